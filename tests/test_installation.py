@@ -2,7 +2,6 @@
 
 import json
 import os
-import shlex
 import shutil
 import subprocess
 import sys
@@ -162,11 +161,7 @@ def test_engine_loads_without_torch_and_decoders(base: Path) -> None:
         ("feeder preview tcp://127.0.0.1:1 --dataset n --out sheet.png", "PIL", "daemon"),
         *(
             (f"feeder-bench {bench}", "xxhash", "daemon")
-            for bench in ("decode", "stream", "ablate", "chaos", "resume", "peers")
-        ),
-        *(
-            (f"feeder-bench {bench}", "xxhash", "daemon")
-            for bench in ("compare a b", "peers-setup", "resize", "likeness src", "synthetic dst")
+            for bench in ("decode", "compare a b", "likeness src")
         ),
         ("python -m feeder.bench.demo", "PIL", "daemon"),
         ("python -m trainer_client.train tcp://127.0.0.1:1 --dataset d", "torch", "client"),
@@ -270,15 +265,6 @@ def test_a_checkout_installs_itself_and_a_copy_of_the_folder_does_not_guess(
     monkeypatch.setattr(installation, "_ROOT", str(tmp_path))
     monkeypatch.setattr(installation, "DISTRIBUTION", "not-installed")
     assert installation.install_command("daemon") == "pip install 'PATH-TO-FEEDER[daemon]'"
-
-
-def test_pip_accepts_the_advice(base: Path, bare_wheel: Path) -> None:
-    code = "from feeder.installation import install_command; print(install_command('client'))"
-    command = shlex.split(run(base / "python", "-I", "-c", code).stdout)
-    assert command[:2] == ["pip", "install"]
-    pip = (sys.executable, "-m", "pip", "--python", base / "python")
-    answer = run(*pip, "install", "--dry-run", "--no-deps", "--no-index", *command[2:])
-    assert answer.returncode == 0, answer.stderr
 
 
 def test_every_public_name_of_the_client_resolves() -> None:

@@ -66,16 +66,6 @@ def test_pillow_installed_over_it_is_removed_before_the_rebuild(checkout: Path) 
     assert commands.index("uninstall --yes pillow") < commands.index(BUILDS)
 
 
-def test_missing_pillow_is_rebuilt(checkout: Path) -> None:
-    packages = checkout / ".venv" / "lib" / "python3.11" / "site-packages"
-    shutil.rmtree(packages / "PIL")
-    assert BUILDS in would_run(checkout)
-
-
-def test_system_packages_include_libtiff() -> None:
-    assert " libtiff-dev " in (REPOSITORY / ".ci" / "system-packages").read_text()
-
-
 def test_an_installation_under_the_former_name_is_removed_before_the_new_one(
     checkout: Path,
 ) -> None:

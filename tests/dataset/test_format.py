@@ -17,11 +17,9 @@ from feeder.dataset.format import (
     Oddity,
     SampleRecord,
     ShardHeader,
-    aligned,
     checksum,
     decode_header,
     record_is_intact,
-    shard_name,
 )
 from feeder.errors import DatasetError
 from feeder.process.path_text import decode_name, encode_name, printable
@@ -151,9 +149,3 @@ def test_readme_lists_the_fields_of_the_record() -> None:
 def test_names_with_control_characters_are_escaped_in_messages() -> None:
     assert printable("a/ü b.jpg") == "a/ü b.jpg"
     assert printable("a\nb\x1b[2J\udcff") == "a\\nb\\x1b[2J\\udcff"
-
-
-def test_alignment_and_shard_names() -> None:
-    assert [aligned(n) for n in (0, 1, 8, 9)] == [0, 8, 8, 16]
-    assert shard_name(3) == "shard-00003.fds"
-    assert shard_name(123456) == "shard-123456.fds"

@@ -1,6 +1,5 @@
 """Open datasets: verified samples by id, little memory, errors that name the sample."""
 
-import errno
 import os
 import shutil
 import tracemalloc
@@ -168,35 +167,6 @@ def test_record_or_name_that_changes_after_its_shard_was_verified_is_not_used(
         path.write_bytes(intact)
         assert np.array_equal(dataset.read_records(_all_ids(dataset)), records)
         assert dataset.describe(1) == name
-
-
-def test_shard_is_closed_if_memory_runs_out_during_verification(
-    packed: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def run_out(*_: object) -> None:
-        raise MemoryError
-
-    process = psutil.Process()
-    before = process.num_fds()
-    with Dataset.open(packed[1]) as dataset:
-        with monkeypatch.context() as patched:
-            patched.setattr(ProvenShard, "read_into", run_out)
-            with pytest.raises(MemoryError):
-                dataset.read_records(np.array([0]))
-        assert process.num_fds() == before
-        assert len(dataset.read_records(np.array([0]))) == 1
-
-
-def test_describe_works_if_the_shard_cannot_be_reopened(
-    packed: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def refuse(_: object) -> int:
-        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
-
-    with Dataset.open(packed[1], open_shards=1) as dataset:
-        dataset.read_records(_all_ids(dataset))
-        monkeypatch.setattr("feeder.dataset.reader.open_regular", refuse)
-        assert dataset.describe(0) == "sample 0 (name unreadable) in shard-00000.fds"
 
 
 def test_index_of_many_blocks_reads_back_as_written(

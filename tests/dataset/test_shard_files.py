@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from feeder.dataset.format import HEADER_BYTES, checksum, decode_header, shard_name
+from feeder.dataset.format import checksum, decode_header, shard_name
 from feeder.dataset.opened import Dataset
 from feeder.dataset.proven_shard import BLOCK_BYTES, ProvenShard
 from feeder.dataset.reader import ShardReader
@@ -86,15 +86,6 @@ def test_index_is_under_half_a_percent_of_images_of_usual_size(tmp_path: Path) -
     assert size_bytes - 10 * len(tiled.blob) < 0.005 * size_bytes
 
 
-def test_empty_shard_is_valid(tmp_path: Path) -> None:
-    path = tmp_path / "shard.fds"
-    _write(path, range(0))
-    assert path.stat().st_size == HEADER_BYTES
-    reader = ShardReader(path)
-    assert len(reader.read_index()[0]) == 0
-    reader.close()
-
-
 def test_unfinished_shard_leaves_no_file(tmp_path: Path) -> None:
     writer = ShardWriter(tmp_path / "shard.fds", shard=0)
     with contextlib.suppress(KeyError), writer:
@@ -162,14 +153,6 @@ def test_copied_samples_keep_all_but_their_offsets(labels: LabelSpec, tmp_path: 
     assert copy.read_bytes() == path.read_bytes()
 
 
-def test_a_row_of_another_size_is_refused(tmp_path: Path) -> None:
-    tiled = tile_jpeg(encoded(image()), 32)
-    with ShardWriter(tmp_path / "x.fds", shard=0, label_bytes=2) as writer:
-        for row in (b"", b"123"):
-            with pytest.raises(ValueError, match="bytes in a shard of 2 each"):
-                writer.append(tiled, label=0, name="x", flags=0, label_row=row)
-
-
 @pytest.mark.parametrize("labels", [MULTI, FLOATS, WIDE], ids=("multi", "float", "wide"))
 def test_any_flipped_byte_of_a_label_row_is_found_at_first_use(
     labels: LabelSpec, tmp_path: Path
@@ -226,13 +209,3 @@ def test_a_records_label_without_meaning_is_refused(labels: LabelSpec, tmp_path:
         pytest.raises(DatasetError, match=r"sample 1 .*its record contradicts itself"),
     ):
         dataset.read_records(np.arange(4))
-
-
-def test_names_follow_the_label_rows(tmp_path: Path) -> None:
-    write_labelled(tmp_path, WIDE, samples=4, shards=1)
-    data = (tmp_path / shard_name(0)).read_bytes()
-    header = decode_header(data, "x")
-    assert data[header.names_offset :] == b"s000s001s002s003"
-    assert header.index_checksum == checksum(data[header.records_offset :])
-    with Dataset.open(tmp_path) as dataset:
-        assert dataset.name_of(2) == "s002"

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from feeder.diagnosis.interval import SHORTEST_S, HostInterval, NodeInterval
+from feeder.diagnosis.interval import HostInterval, NodeInterval
 from feeder.metrics.records import OTHERS, NodeRecord, SlotSeconds, WorkerRecord
 from feeder.metrics.report import NodeReport
 from tests.support.host_reports import client, node, report, worker
@@ -115,17 +115,6 @@ def test_a_process_that_sends_nothing_more_has_no_rates() -> None:
     _, now = _ends(node(images=900_000, workers=(worker(1, busy_s=10.0),)))
     interval = NodeInterval(now, now)
     assert (interval.seconds, interval.images_a_s, interval.busy_workers) == (0.0, 0.0, 0.0)
-
-
-def test_nothing_has_a_rate_over_less_than_a_millisecond() -> None:
-    before, now = _ends(node(images=9))
-    for seconds, rate in ((SHORTEST_S / 2, 0.0), (2 * SHORTEST_S, 4500.0)):
-        interval = NodeInterval(_at(before, 0.0), _at(now, seconds))
-        assert interval.images_a_s == pytest.approx(rate)
-
-
-def _at(record: NodeRecord, clock_s: float) -> NodeRecord:
-    return msgspec.structs.replace(record, clock_s=clock_s)
 
 
 def _ends(process: NodeReport) -> tuple[NodeRecord, NodeRecord]:

@@ -10,15 +10,11 @@ from pathlib import Path
 import pytest
 
 from feeder.errors import ResourceError
-from feeder.jpeg import _native, libraries, loaded_libraries
+from feeder.jpeg import libraries
 from feeder.jpeg.installed_pillow import InstalledPillow
-from feeder.process.child import SINGLE_THREADS
 from tests.support.daemon import Daemon, pack_small, run_status
 from tests.support.plain_pillow import (
-    LIBRARIES,
     WITHOUT_CODECS,
-    mapped_file,
-    put_jpeg_turbo,
     put_plain_pillow,
 )
 from tests.support.sources import REPOSITORY, encoded, image, run_feeder
@@ -59,24 +55,6 @@ def test_missing_library_is_reported_with_the_remedy(monkeypatch: pytest.MonkeyP
     assert libraries.library_warnings() == ()
 
 
-def test_half_overwritten_pillow_is_reported_with_the_remedy(tmp_path: Path) -> None:
-    environment = put_plain_pillow(tmp_path, "13.0.0")
-    version = tmp_path / "PIL" / "_version.py"
-    version.write_text(version.read_text().replace("13.0.0", "13.0.1"))
-    code = "from feeder.jpeg import libraries; libraries.check_libraries()"
-    done = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", code],
-        cwd=REPOSITORY,
-        env={**os.environ, **environment},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert re.search(
-        r"ResourceError: .* do not load \(.*another version.*`make setup`", done.stderr
-    ), done.stderr
-
-
 def test_pillow_built_for_another_cpu_is_refused(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -108,10 +86,6 @@ def test_allocator_keeps_picture_buffers() -> None:
     assert 10 * faults["tuned"] < faults["as it is"]
 
 
-def test_numeric_libraries_use_one_thread() -> None:
-    assert set(SINGLE_THREADS.values()) == {"1"}
-
-
 def own_version() -> str:
     return libraries.library_versions()["libjpeg-turbo"]
 
@@ -119,30 +93,6 @@ def own_version() -> str:
 def other_version() -> str:
     """A version that no libjpeg-turbo has, as long as the one here."""
     return "9.87654321"[: len(own_version())]
-
-
-@pytest.mark.parametrize(
-    ("replaced", "version"),
-    [(LIBRARIES, "{other}"), (LIBRARIES[1:], "{other} decoding, {own} packing")],
-)
-def test_version_is_that_of_the_loaded_libjpeg_turbo(
-    replaced: tuple[str, ...], version: str, tmp_path: Path
-) -> None:
-    """Headers and Pillow still have the version that they were compiled with."""
-    own, other = own_version(), other_version()
-    versions, warnings = look_at(put_jpeg_turbo(tmp_path, other, replaced))
-    assert versions["libjpeg-turbo"] == version.format(other=other, own=own)
-    assert ("libjpeg" in versions["pillow"]) == (replaced != LIBRARIES), "else it runs the same one"
-    assert not warnings
-
-
-def test_other_code_has_no_libjpeg_turbo_version(tmp_path: Path) -> None:
-    found = loaded_libraries.version_at(_native.LIBJPEG_ADDRESS)
-    assert found is not None
-    assert f"libjpeg-turbo version {found}".encode() in mapped_file(LIBRARIES[0]).read_bytes()
-    assert loaded_libraries.version_at(id(object)) is None
-    assert loaded_libraries.version_at(0) is None
-    assert loaded_libraries.version_at(_native.LIBJPEG_ADDRESS, tmp_path / "no maps") is None
 
 
 @pytest.mark.parametrize("gone", ["", "PIL", "pillow-*"])

@@ -225,10 +225,6 @@ def test_a_port_in_use_is_reported(start: Start) -> None:
         MetricsServer(HOST, port_of(server), busy_report)
 
 
-def test_a_server_that_was_never_started_ends() -> None:
-    MetricsServer(HOST, 0, busy_report).close()
-
-
 # --- token ------------------------------------------------------------------------------------
 
 

@@ -8,7 +8,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from feeder.plan.crop import TRIES, CropPlan, log_uniforms, plan_crops
+from feeder.plan.crop import TRIES, CropPlan, plan_crops
 from feeder.plan.recipe import Recipe
 from feeder.plan.rng import Stream, uniforms
 from tests.plan.fairness import ks_statistic
@@ -210,8 +210,3 @@ def test_flips_have_their_probability_and_do_not_depend_on_the_crop(probability:
     areas = plan.boxes[:, 2] * plan.boxes[:, 3]
     if 0 < probability < 1:
         assert ks_statistic(areas[plan.flips], areas[~plan.flips]) < 1.95  # p = 0.001
-
-
-def test_log_uniforms_are_right_to_thirteen_digits() -> None:
-    draws = np.linspace(0, 1, 100_001)
-    assert np.abs(log_uniforms(draws, (0.01, 100)) / 10 ** (4 * draws - 2) - 1).max() < 1e-13

@@ -10,9 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from feeder.errors import ConfigError
-from feeder.plan.labels import FLOAT_WIDTH_MAX, MULTI_WIDTH_MAX, STORED_BYTES_MAX, LabelSpec
+from feeder.plan.labels import FLOAT_WIDTH_MAX, MULTI_WIDTH_MAX, LabelSpec
 from feeder.plan.packing import (
-    DEFAULT_PACKING,
     Packing,
     pack_levels,
     pixel_layout_of,
@@ -142,12 +141,6 @@ def test_impossible_labels_are_refused(kind: str, width: int, message: str) -> N
         LabelSpec(kind=kind, width=width)  # type: ignore[arg-type]
 
 
-def test_the_widest_labels_stay_within_the_formats_bound() -> None:
-    widest = LabelSpec(kind="float", width=FLOAT_WIDTH_MAX)
-    assert widest.stored_bytes == STORED_BYTES_MAX
-    assert LabelSpec(kind="multi", width=MULTI_WIDTH_MAX).stored_bytes <= STORED_BYTES_MAX
-
-
 @given(
     labels=specs,
     batch_size=st.integers(1, 9),
@@ -212,7 +205,3 @@ def test_levels_survive_packing_and_grey_is_level_128(
     assert packed[0].nbytes == layout.image_bytes(size)
     packed[:] = layout.grey
     assert (unpack_levels(packed, layout) == 128).all()
-
-
-def test_default_packing_is_int8_hwc_rgb() -> None:
-    assert Recipe.for_split("train", batch_size=1).packing == DEFAULT_PACKING == "int8-hwc-rgb"

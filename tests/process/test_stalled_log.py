@@ -19,7 +19,6 @@ import pytest
 from feeder.client.stats import request_counters
 from feeder.dataset.opened import Dataset
 from feeder.errors import PeerError
-from feeder.process.log_lines import LineStream
 from tests.support.daemon import (
     DEADLINE_S,
     RawClient,
@@ -230,13 +229,3 @@ def test_daemon_exits_with_its_status_if_stderr_is_not_read(
             check=False,
         )
     assert done.returncode == status
-
-
-def test_write_without_a_reader_raises_nothing() -> None:
-    reader, writer = os.pipe()
-    os.close(reader)
-    stream = LineStream(fd=writer)
-    stream.write("a line\n")
-    stream.write("half a line")
-    os.close(writer)
-    stream.write(", and the rest\n")

@@ -241,22 +241,6 @@ def test_batch_sizes_and_lanes_share_entries_and_other_recipes_do_not(dataset: D
     cache.close()
 
 
-def test_lanes_change_the_order_of_an_epoch_and_nothing_else(dataset: Dataset) -> None:
-    orders, epochs = [], []
-    for lanes in (1, 3, 6):
-        recipe = recipe_of(lanes=lanes)
-        plan = recipe.plan_epoch(dataset.layout, seed=3, epoch=2)
-        order = np.concatenate([plan.samples(index) for index in range(plan.batches)])
-        pixels, labels = make_rows(SampleReader(dataset, recipe), order, seed=3, epoch=2)
-        orders.append(order.tolist())
-        by_sample = np.argsort(order)
-        epochs.append((pixels[by_sample], labels[by_sample]))
-    assert orders[0] != orders[1] != orders[2]
-    assert sorted(orders[0]) == list(range(dataset.layout.samples))
-    for other in epochs[1:]:
-        assert all(np.array_equal(*pair) for pair in zip(epochs[0], other, strict=True))
-
-
 @pytest.mark.parametrize(
     ("split", "fields", "repeats"),
     [
@@ -276,14 +260,6 @@ def test_only_rows_of_deterministic_recipes_are_cached(
     split: str, fields: dict[str, Any], repeats: bool
 ) -> None:
     assert repeats_every_epoch(recipe_of(split, **fields)) == repeats
-
-
-def test_unknown_recipe_fields_count_as_random() -> None:
-    class Newer(Recipe, frozen=True, kw_only=True):
-        mixing_probability: float = 0.0
-
-    assert repeats_every_epoch(Newer.for_split("val", batch_size=8))
-    assert not repeats_every_epoch(Newer.for_split("val", batch_size=8, mixing_probability=0.1))
 
 
 def test_damaged_image_is_named_and_leaves_nothing_in_the_cache(damaged: Path) -> None:

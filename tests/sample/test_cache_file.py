@@ -12,9 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from feeder.errors import ResourceError
-from feeder.jpeg import _native
-from feeder.sample.cache_file import PROBES_MAX, DecodedCache
+from feeder.sample.cache_file import DecodedCache
 from feeder.sample.cache_plan import (
     ENTRY_BYTES,
     PAGE_BYTES,
@@ -228,18 +226,6 @@ def test_cache_fills_to_the_last_byte_or_entry_and_no_further() -> None:
         cache.close()
 
 
-def test_a_key_without_an_entry_leaves_room_for_others_of_its_size() -> None:
-    cache = DecodedCache.create(plan_of(entries=512))
-    for key in range(PROBES_MAX):  # all of one hash
-        entry = cache.claim(SOURCE, 0, key, 64)
-        assert entry is not None
-        cache.abandon(entry)
-    assert cache.claim(SOURCE, 0, 1000, 64) is None
-    assert fill(cache, 400)
-    assert find(cache, 400)[0] >= 0
-    cache.close()
-
-
 def test_processes_that_race_fill_every_key_once(cache: DecodedCache) -> None:
     keys = 150
     with contextlib.ExitStack() as stack:
@@ -332,39 +318,3 @@ def test_pages_are_unmapped_after_much_reading_and_mapped_again(
     cache.pixels(10_001)
     assert resident_bytes() <= before - 10_000
     check(cache, *range(20))
-
-
-def test_close_releases_descriptor_and_mappings_and_is_idempotent() -> None:
-    before = psutil.Process().num_fds()
-    maps = len(mappings())
-    cache = DecodedCache.create(plan_of())
-    assert fill(cache, 1)
-    assert len(mappings()) == maps + 2
-    cache.close()
-    cache.close()
-    assert cache.fileno() == -1
-    assert psutil.Process().num_fds() == before
-    assert len(mappings()) == maps
-    with pytest.raises(ValueError, match="closed"):
-        cache.pixels(1)
-
-
-def test_file_of_another_size_is_refused_and_closed(cache: DecodedCache) -> None:
-    fd = os.dup(cache.fileno())
-    with pytest.raises(ResourceError, match="announced"):
-        DecodedCache(fd, plan_of(ROOM + PAGE_BYTES))
-    with pytest.raises(OSError, match="Bad file"):
-        os.fstat(fd)
-
-
-def test_malformed_directory_is_refused(cache: DecodedCache) -> None:
-    words, offsets = np.zeros(5, np.uint64), np.zeros(1, np.int64)
-    one = np.zeros(1, np.int64)
-    for directory in (np.zeros(96, np.uint8), np.zeros(0, np.uint8), np.zeros(65, np.uint8)[1:]):
-        with pytest.raises(ValueError, match="aligned entries"):
-            _native.find_offsets(directory, 1, one, one, 4, offsets)
-    with pytest.raises(ValueError, match="one word a sample"):
-        _native.find_offsets(np.zeros(64, np.uint8), 1, words, one, 4, offsets)
-    for index in (-1, 5):
-        with pytest.raises(ValueError, match="no such word"):
-            _native.store_word(words, index, 1)

@@ -21,7 +21,6 @@ from feeder.jpeg.resize import (
     resize_pack,
     resize_pack_reference,
 )
-from feeder.jpeg.scratch import Scratch
 from feeder.plan.recipe import MAX_IMAGE_SIZE, Interpolation, Recipe
 from feeder.sample.reader import STAGES, SampleReader, plan_decode
 from tests.jpeg.test_resize import rgbx
@@ -253,15 +252,6 @@ def test_stage_times_add_up_and_count(images: PillowRows, brightness: float) -> 
     assert set(reader.seconds) == set(STAGES)
     assert all(seconds > 0 for stage, seconds in reader.seconds.items() if stage != "augment")
     assert (reader.seconds["augment"] > 0) == (brightness > 0)
-
-
-def test_scratch_is_reused_and_giant_buffers_are_freed() -> None:
-    scratch = Scratch()
-    first = scratch.take(1000)
-    assert np.shares_memory(first, scratch.take(900_000))
-    giant = scratch.take(100 << 20)
-    assert giant.size == 100 << 20
-    assert not np.shares_memory(giant, scratch.take(1000))
 
 
 def test_the_largest_image_that_a_recipe_may_ask_for_is_made(images: PillowRows) -> None:

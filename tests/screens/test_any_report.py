@@ -71,7 +71,3 @@ def test_rates_are_those_of_the_interval() -> None:
     assert len(rates["nodes"]) == 8
     assert len(rates["nodes"][0]["workers"]) == 32
     assert [client["nodes"] for client in rates["clients"]] == [8] * 8
-
-
-def test_without_an_indent_it_is_one_line() -> None:
-    assert "\n" not in to_json(report_fields(many_nodes()))

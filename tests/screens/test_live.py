@@ -64,15 +64,6 @@ def test_the_reason_of_a_silence_is_shown_without_its_own_deadline(state: LiveSt
     assert state.silence(220.0).endswith("2 min: the key is not known?[2J")
 
 
-def test_a_report_ends_a_silence(state: LiveState) -> None:
-    state.fail("gone")
-    report = no_clients()
-    state.show(report, 150.0)
-    assert state.report is report
-    assert state.silence(151.0) == ""
-    assert state.silence(160.0) == "no answer from tcp://h:1 for 10 s"
-
-
 def test_a_paused_screen_knows_no_silence(state: LiveState) -> None:
     state.on_keys(b"p", 101.0)
     assert state.silence(900.0) == ""

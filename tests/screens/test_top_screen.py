@@ -15,7 +15,6 @@ from tests.support.host_reports import (
     REPORTS,
     HostShape,
     compute_bound,
-    healthy,
     host_report,
     just_started,
     many_clients,
@@ -94,10 +93,6 @@ def test_everything_can_be_reached_by_scrolling(
 def test_a_list_says_how_much_of_it_is_hidden() -> None:
     assert "▼ 126 more" in text(many_nodes(), 80, 24)
     assert "▲ 5 more  ▼ 121 more" in text(many_nodes(), 80, 24, 5)
-
-
-def test_nothing_scrolls_where_all_fits() -> None:
-    assert draw(healthy(), 80, 24)[1] == 0
 
 
 def test_on_a_low_screen_lists_come_before_curves() -> None:

@@ -1,6 +1,5 @@
 """The daemon with keys: listed clients are accepted, all others get the reason within 2 seconds."""
 
-import os
 import stat
 import time
 from collections.abc import Iterator
@@ -19,7 +18,6 @@ from feeder.security.crypto_library import find_crypto_library
 from feeder.security.handshake import (
     Address,
     HandshakeProblem,
-    HandshakeWatch,
     probe_mechanism,
 )
 from feeder.security.keys import ClientKeys
@@ -284,17 +282,6 @@ def test_keys_that_protect_nothing_are_refused_at_the_start(
     done = run_feeder("serve", "--data", f"d={packed}", "--bind", "tcp://127.0.0.1:0", *words)
     assert done.returncode == 2
     assert problem.format(**places) in error_line(done)
-
-
-def test_reused_descriptor_number_leaks_no_descriptor() -> None:
-    watch = HandshakeWatch("tcp://127.0.0.1:5555", None)
-    ours, other = os.pipe()
-    before = os.listdir("/proc/self/fd")
-    assert watch.on_event(zmq.EVENT_CONNECTED, ours, 0.0) is None
-    assert watch.on_event(zmq.EVENT_CONNECTED, 1 << 20, 0.0) is None
-    assert os.listdir("/proc/self/fd") == before
-    os.close(ours)
-    os.close(other)
 
 
 def test_the_wheel_of_pyzmq_has_libsodium() -> None:

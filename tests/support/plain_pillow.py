@@ -9,8 +9,6 @@ from pathlib import Path
 import PIL
 from PIL import _imaging
 
-LIBRARIES = ("libjpeg.so.62", "libturbojpeg.so.0")
-
 WITHOUT_CODECS = """
 import sys
 try:
@@ -58,16 +56,6 @@ def put_plain_pillow(folder: Path, version: str, jpeg_turbo: str | None = None) 
     record = f"PIL/{extension.name},sha256={checksum},{len(content)}\n"
     (metadata / "RECORD").write_text(record)
     return environment
-
-
-def put_jpeg_turbo(
-    folder: Path, version: str, names: tuple[str, ...] = LIBRARIES
-) -> dict[str, str]:
-    """Write copies of the libraries with another ``version``; return an environment for them."""
-    folder.mkdir(parents=True, exist_ok=True)
-    for name in names:
-        _alter(mapped_file(name), folder / name, version)
-    return {"LD_LIBRARY_PATH": str(folder)}
 
 
 def _alter(source: Path, copy: Path, version: str, soname: bytes | None = None) -> None:

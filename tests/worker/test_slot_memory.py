@@ -7,18 +7,15 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import psutil
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from feeder.errors import ResourceError
-from feeder.host.memory_budget import SLOTS_SHARE, available_bytes, share_of
+from feeder.host.memory_budget import available_bytes
 from feeder.node.slot_store import SlotStore
 from feeder.remedies import lift_limit
 from feeder.session.events import SlotReturned, SlotsClosed, SlotSent
-from feeder.wire.slot_layout import PAGE_BYTES, SlotLayout
+from feeder.wire.slot_layout import SlotLayout
 from feeder.worker.slot_memory import SlotMemory
 from tests.support.daemon import wait_until
 
@@ -31,41 +28,6 @@ class Tracker:
 
 def small_layout(slots: int = 2) -> SlotLayout:
     return SlotLayout(slots=slots, batch_size=5, image_size=7)
-
-
-@given(
-    slots=st.integers(1, 3),
-    batch_size=st.integers(1, 40),
-    image_size=st.integers(1, 12),
-    chunk=st.integers(1, 50),
-)
-def test_chunks_tile_the_slots_without_overlap(
-    slots: int, batch_size: int, image_size: int, chunk: int
-) -> None:
-    layout = SlotLayout(slots=slots, batch_size=batch_size, image_size=image_size)
-    memory = np.zeros(layout.total_bytes, np.uint8)
-    for slot in range(slots):
-        for first in range(0, batch_size, chunk):
-            count = min(chunk, batch_size - first)
-            arrays = layout.chunk(memory, slot, first, count)
-            assert arrays.pixels.shape == (count, image_size, image_size, 3)
-            assert arrays.pixels.flags.c_contiguous
-            for part in (arrays.pixels, arrays.labels, arrays.sample_ids):
-                assert not part.any(), "no other chunk has written here"
-                part[...] = 1
-    written = slots * batch_size * (image_size * image_size * 3 + 16)
-    assert layout.slot_bytes % PAGE_BYTES == 0
-    assert (memory.view(np.int8) == 1).sum() == slots * batch_size * (image_size**2 * 3 + 2)
-    assert layout.total_bytes - written < slots * (PAGE_BYTES + 8)
-
-
-@pytest.mark.parametrize(
-    ("slot", "first", "count"), [(2, 0, 1), (-1, 0, 1), (0, -1, 1), (0, 0, 0), (0, 4, 2), (0, 5, 1)]
-)
-def test_rows_that_do_not_exist_raise(slot: int, first: int, count: int) -> None:
-    layout = small_layout()
-    with pytest.raises(IndexError, match="2 slots of 5 rows"):
-        layout.chunk(np.zeros(layout.total_bytes, np.uint8), slot, first, count)
 
 
 def test_memory_is_shared_through_its_descriptor_and_cannot_be_shrunk_or_sealed() -> None:
@@ -83,16 +45,6 @@ def test_memory_is_shared_through_its_descriptor_and_cannot_be_shrunk_or_sealed(
     for memory in (theirs, ours, ours):  # closing is idempotent
         memory.close()
     assert psutil.Process().num_fds() <= before
-
-
-def test_memory_of_another_size_is_refused_and_its_descriptor_closed() -> None:
-    memory = SlotMemory.create(small_layout())
-    fd = os.dup(memory.fileno())
-    with pytest.raises(ResourceError, match="announced"):
-        SlotMemory(fd, small_layout(slots=3))
-    with pytest.raises(OSError, match="Bad file"):
-        os.fstat(fd)
-    memory.close()
 
 
 class Sender:
@@ -171,11 +123,6 @@ def test_many_sessions_take_turns_at_being_looked_at(monkeypatch: pytest.MonkeyP
         sender.lend(session, 0, 13.0).done = True
         assert store.want_back(session, 0, 13.0) == [], "the earlier chunk is unfinished"
     store.want_back(4, None, 17.0)
-
-
-def test_budget_is_a_share_of_what_is_available_for_each_node_process() -> None:
-    assert share_of("auto", SLOTS_SHARE, 1000, nodes=2) == 250
-    assert share_of(123, SLOTS_SHARE, 1000, nodes=2) == 123
 
 
 def test_available_memory_is_the_machines_without_a_cgroup(tmp_path: Path) -> None:

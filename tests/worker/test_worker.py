@@ -23,7 +23,7 @@ from feeder.process.channel import Channel, ChannelClosedError, ChannelFullError
 from feeder.process.child import open_pair
 from feeder.process.path_text import decode_name
 from feeder.sample.cache import COUNTS
-from feeder.sample.reader import STAGES, SampleReader
+from feeder.sample.reader import STAGES
 from feeder.sample.self_test import compute_self_test
 from feeder.wire.chunk_work import Fill, Filled, FillFailed
 from feeder.wire.slot_layout import SlotLayout
@@ -352,26 +352,6 @@ def _send_forever(channel: NodeEnd) -> None:
         channel.send(Fill(1, 1, 2, 3, 4, 5, 6))
 
 
-def test_every_reader_gets_the_configured_decoder(
-    packed: Path, monkeypatch: pytest.MonkeyPatch, memory: SlotMemory
-) -> None:
-    used: list[Decoder] = []
-
-    class Recorded(SampleReader):
-        def __init__(self, *arguments: Any, decoder: Decoder = "own") -> None:
-            used.append(decoder)
-            super().__init__(*arguments, decoder=decoder)
-
-    monkeypatch.setattr("feeder.worker.filler.SampleReader", Recorded)
-    made = ChunkFiller({"d": source_of(packed)}, open_shards=8, decoder="turbojpeg")
-    with contextlib.closing(made) as filler:
-        filler.test_decoding()
-        _open(filler, memory, 1)
-        filler.fill(Fill(0, 1, 0, 0, 0, 0, 1))
-        filler.close_session(1)
-    assert used == ["turbojpeg", "turbojpeg"], "for the check at the start, and for the session"
-
-
 @pytest.mark.parametrize("decoder", DECODERS)
 def test_a_worker_reports_its_decoder_and_the_same_self_test(decoder: Decoder) -> None:
     with WorkerProcess() as worker:
@@ -379,8 +359,3 @@ def test_a_worker_reports_its_decoder_and_the_same_self_test(decoder: Decoder) -
         assert isinstance(started, Started)
         assert started.decoder == describe_decoder(decoder)
         assert started.self_test == compute_self_test()
-
-
-def test_self_test_decodes_every_dataset(filler: ChunkFiller) -> None:
-    filler.test_decoding()
-    assert filler._dataset.cache_info().currsize == 1
