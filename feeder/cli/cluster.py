@@ -7,6 +7,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from feeder.cli.options import option
 from feeder.errors import ConfigError, PeerError, ResourceError
 
 if TYPE_CHECKING:
@@ -30,23 +31,15 @@ def add_parser(subparsers: "argparse._SubParsersAction[Any]") -> None:
     commands = parser.add_subparsers(dest="cluster_command", required=True, metavar="COMMAND")
     up = commands.add_parser("up", help="start feeders, one a host, and return once they serve")
     _add_common_options(up, needs_config=True)
-    up.add_argument("--feeders", type=int, metavar="N", help="how many (default: on every host)")
-    up.add_argument("--resource", metavar="NAME", help="what hosts must offer (default: feeder)")
-    up.add_argument(
-        "--endpoints", type=Path, metavar="FILE", help="keep the list of endpoints in this file"
-    )
-    up.add_argument(
-        "--lookup",
-        type=int,
-        metavar="PORT",
-        help="of the head, where clients look endpoints up; 0 for none (default: 5554)",
-    )
-    up.add_argument(
-        "--local", action="store_true", help="start a Ray cluster on this machine first"
-    )
+    option(up, "--feeders N", "how many (default: on every host)", type=int)
+    option(up, "--resource NAME", "what hosts must offer (default: feeder)")
+    option(up, "--endpoints FILE", "keep the list of endpoints in this file", type=Path)
+    lookup = "of the head, where clients look endpoints up; 0 for none (default: 5554)"
+    option(up, "--lookup PORT", lookup, type=int)
+    option(up, "--local", "start a Ray cluster on this machine first")
     status = commands.add_parser("status", help="show what runs where, and what does not and why")
     _add_common_options(status)
-    status.add_argument("--json", action="store_true", help="print everything as one JSON object")
+    option(status, "--json", "print everything as one JSON object")
     scale = commands.add_parser("scale", help="change the number of feeders")
     scale.add_argument("feeders", type=int, metavar="N")
     _add_common_options(scale)
@@ -57,33 +50,17 @@ def add_parser(subparsers: "argparse._SubParsersAction[Any]") -> None:
 
 
 def _add_common_options(parser: argparse.ArgumentParser, *, needs_config: bool = False) -> None:
-    parser.add_argument(
-        "--config",
-        type=Path,
-        required=needs_config,
-        metavar="FILE",
-        help="TOML file of every feeder, see feeder.toml"
-        if needs_config
-        else "require that the feeders run with this configuration",
-    )
-    parser.add_argument(
-        "--insecure",
-        action="store_true",
-        help="with --config: allow every client that can reach a tcp address, unencrypted",
-    )
-    parser.add_argument(
-        "--address",
-        metavar="HOST:PORT",
-        help="of Ray's head (default: $RAY_ADDRESS, else the cluster of this machine)",
-    )
-    parser.add_argument("--namespace", metavar="NAME", help="Ray's namespace (default: feeder)")
-    parser.add_argument(
-        "--timeout",
-        type=float,
-        default=_TIMEOUT_S,
-        metavar="S",
-        help=f"time for the whole command (default: {_TIMEOUT_S:g})",
-    )
+    text = "require that the feeders run with this configuration"
+    if needs_config:
+        text = "TOML file of every feeder, see feeder.toml"
+    option(parser, "--config FILE", text, type=Path, required=needs_config)
+    insecure = "with --config: allow every client that can reach a tcp address, unencrypted"
+    option(parser, "--insecure", insecure)
+    address = "of Ray's head (default: $RAY_ADDRESS, else the cluster of this machine)"
+    option(parser, "--address HOST:PORT", address)
+    option(parser, "--namespace NAME", "Ray's namespace (default: feeder)")
+    timeout = f"time for the whole command (default: {_TIMEOUT_S:g})"
+    option(parser, "--timeout S", timeout, type=float, default=_TIMEOUT_S)
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -10,6 +10,7 @@ from feeder.cli.options import (
     add_timeout_option,
     check_timeout,
     describe_resumable,
+    option,
     perform,
     read_keys,
 )
@@ -41,9 +42,7 @@ def add_parsers(subparsers: "argparse._SubParsersAction[Any]") -> None:
     unpack.add_argument("dataset", type=Path, metavar="DST")
     unpack.add_argument("out", type=Path, metavar="OUT")
     add_jobs_option(unpack)
-    unpack.add_argument(
-        "--force", action="store_true", help="allow a non-empty OUT, and replace files in it"
-    )
+    option(unpack, "--force", "allow a non-empty OUT, and replace files in it")
     unpack.set_defaults(run=run_unpack)
 
     repack = subparsers.add_parser(
@@ -69,9 +68,7 @@ def add_parsers(subparsers: "argparse._SubParsersAction[Any]") -> None:
     )
     names.add_argument("dataset", metavar="DST|ENDPOINT")
     names.add_argument("ids", metavar="ID", type=int, nargs="+")
-    names.add_argument(
-        "--dataset", dest="name", metavar="NAME", help="with ENDPOINT: the dataset's name there"
-    )
+    option(names, "--dataset NAME", "with ENDPOINT: the dataset's name there", dest="name")
     add_timeout_option(names, "with ENDPOINT: seconds to wait for a reply")
     add_key_options(names)
     names.set_defaults(run=run_names)
@@ -84,9 +81,7 @@ def add_parsers(subparsers: "argparse._SubParsersAction[Any]") -> None:
         "too.",
     )
     survey.add_argument("dataset", type=Path, metavar="DST")
-    survey.add_argument(
-        "--out", type=Path, metavar="PAGE", help="write this file (default: DST/survey.html)"
-    )
+    option(survey, "--out PAGE", "write this file (default: DST/survey.html)", type=Path)
     survey.set_defaults(run=run_survey)
 
 

@@ -4,6 +4,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
+from feeder.cli.options import option
 from feeder.errors import ConfigError
 
 _FOUND = 1  # exit status
@@ -18,30 +19,25 @@ def add_parser(subparsers: "argparse._SubParsersAction[Any]") -> None:
         "exit status is 0 if nothing is wrong (notes do not count), 1 if something is, and 2 for a "
         "wrong argument. It changes nothing and needs no daemon.",
     )
-    parser.add_argument(
-        "--data",
+    option(
+        parser,
+        "--data DST",
+        "folders of datasets, to see whether they are on a network",
         type=Path,
         nargs="+",
         action="extend",
         default=[],
-        metavar="DST",
-        help="folders of datasets, to see whether they are on a network",
     )
-    parser.add_argument(
-        "--pid",
+    option(
+        parser,
+        "--pid N",
+        "show the CPUs, cgroup and limits of process N, such as a running daemon, and find --data "
+        "where it does (default: this command)",
         type=int,
-        metavar="N",
-        help="show the CPUs, cgroup and limits of process N, such as a running daemon, and find "
-        "--data where it does (default: this command)",
     )
-    parser.add_argument(
-        "--root",
-        type=Path,
-        default=Path("/"),
-        metavar="DIR",
-        help="the folder that has /proc and /sys (default: /)",
-    )
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    root = "the folder that has /proc and /sys (default: /)"
+    option(parser, "--root DIR", root, type=Path, default=Path("/"))
+    option(parser, "--json", "print one JSON object")
     parser.set_defaults(run=run)
 
 

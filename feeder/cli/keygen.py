@@ -5,6 +5,7 @@ import os
 from pathlib import Path
 from typing import Any
 
+from feeder.cli.options import option
 from feeder.errors import ConfigError, ResourceError
 
 
@@ -17,10 +18,8 @@ def add_parser(subparsers: "argparse._SubParsersAction[Any]") -> None:
         "share one; all feeders of one job share one.",
     )
     parser.add_argument("path", type=Path, metavar="PATH", help="file for the secret key")
-    parser.add_argument(
-        "--name", metavar="NAME", help="the key's name in logs (default: file name of PATH)"
-    )
-    parser.add_argument("--force", action="store_true", help="replace existing files")
+    option(parser, "--name NAME", "the key's name in logs (default: file name of PATH)")
+    option(parser, "--force", "replace existing files")
     parser.set_defaults(run=run)
 
 

@@ -3,7 +3,7 @@
 import argparse
 import sys
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from feeder.errors import ConfigError
 
@@ -11,16 +11,28 @@ if TYPE_CHECKING:
     from feeder.pack.progress import ProgressLine
     from feeder.security.keys import ClientKeys
 
+    Parser = argparse.ArgumentParser | argparse._ArgumentGroup
+
 DEFAULT_ENDPOINT: Final = "tcp://127.0.0.1:5555"
 DEADLINE_S: Final = 5.0
 
 T = TypeVar("T")
 
 
-def add_key_options(parser: argparse.ArgumentParser) -> None:
+def option(parser: "Parser", words: str, text: str, **more: Any) -> None:
+    """Add an option: ``words`` are its name and metavar; without either and ``more`` a switch."""
+    name, _, metavar = words.partition(" ")
+    if metavar:
+        more["metavar"] = metavar
+    elif not more:
+        more["action"] = "store_true"
+    parser.add_argument(name, help=text, **more)
+
+
+def add_key_options(parser: "Parser") -> None:
     """Add the options of commands that connect to a daemon, for ``read_keys``."""
-    parser.add_argument("--server-key", metavar="KEY", help="the daemon's public key, or its file")
-    parser.add_argument("--client-key", metavar="FILE", help="file of your secret key")
+    option(parser, "--server-key KEY", "the daemon's public key, or its file")
+    option(parser, "--client-key FILE", "file of your secret key")
 
 
 def read_keys(arguments: argparse.Namespace) -> "ClientKeys | None":
@@ -30,17 +42,10 @@ def read_keys(arguments: argparse.Namespace) -> "ClientKeys | None":
     return read_client_keys(arguments.server_key, arguments.client_key)
 
 
-def add_timeout_option(
-    parser: argparse.ArgumentParser, what: str, default_s: float = DEADLINE_S
-) -> None:
+def add_timeout_option(parser: "Parser", what: str, default_s: float = DEADLINE_S) -> None:
     """Add --timeout, for ``check_timeout``."""
-    parser.add_argument(
-        "--timeout",
-        type=float,
-        default=default_s,
-        metavar="S",
-        help=f"{what} (default: {default_s:g})",
-    )
+    text = f"{what} (default: {default_s:g})"
+    option(parser, "--timeout S", text, type=float, default=default_s)
 
 
 def check_timeout(arguments: argparse.Namespace) -> float:
@@ -50,9 +55,8 @@ def check_timeout(arguments: argparse.Namespace) -> float:
     return float(arguments.timeout)
 
 
-def add_jobs_option(parser: "argparse.ArgumentParser | argparse._ArgumentGroup") -> None:
-    """Add --jobs of commands that work in several processes."""
-    parser.add_argument("--jobs", type=int, help="worker processes (default: usable cores)")
+def add_jobs_option(parser: "Parser") -> None:
+    option(parser, "--jobs", "worker processes (default: usable cores)", type=int)
 
 
 def perform(work: "Callable[[ProgressLine], T]", describe_stop: Callable[[str], str]) -> T:

@@ -4,7 +4,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from feeder.cli.options import add_jobs_option, describe_resumable, perform
+from feeder.cli.options import add_jobs_option, describe_resumable, option, perform
 from feeder.errors import ConfigError
 from feeder.source.kinds import MODULES
 
@@ -69,143 +69,105 @@ def add_parser(subparsers: "argparse._SubParsersAction[Any]") -> None:
 
 
 def _add_source_options(group: "argparse._ArgumentGroup") -> None:
-    group.add_argument("--source", dest="kind", metavar="KIND", help=_KIND_HELP)
-    group.add_argument(
-        "--image",
-        default="",
-        metavar="FIELD",
-        help="column, feature, field or extension that holds the image",
-    )
-    group.add_argument(
-        "--label",
-        default="",
-        metavar="FIELD",
-        help="column, feature, field or extension that holds the label",
-    )
-    group.add_argument(
+    holds = "column, feature, field or extension that holds the"
+    option(group, "--source KIND", _KIND_HELP, dest="kind")
+    option(group, "--image FIELD", f"{holds} image", default="")
+    option(group, "--label FIELD", f"{holds} label", default="")
+    option(
+        group,
         "--label-kind",
-        choices=("index", "name", "one-hot", "multi", "multi-hot", "float", "none"),
-        help="a class by number or name, several, rows of 0 and 1, numbers as they are, no label "
+        "a class by number or name, several, rows of 0 and 1, numbers as they are, no label "
         "(default: what all labels show)",
+        choices=("index", "name", "one-hot", "multi", "multi-hot", "float", "none"),
     )
-    group.add_argument(
+    option(
+        group,
         "--uncertain",
+        "what -1 and a missing value are in rows of 0 and 1",
         choices=("no", "yes", "leave-out"),
         default="",
-        help="what -1 and a missing value are in rows of 0 and 1",
     )
-    group.add_argument(
-        "--label-base",
-        type=int,
-        metavar="N",
-        help="number of the first class in SRC (default: 0; 1 for image/class/label of TFRecords)",
-    )
-    group.add_argument(
-        "--labels",
+    base = "number of the first class in SRC (default: 0; 1 for image/class/label of TFRecords)"
+    option(group, "--label-base N", base, type=int)
+    option(
+        group,
+        "--labels FILE",
+        "labels apart from the images: CSV, JSON or JSONL; for imagenet-val its development kit",
         dest="labels_file",
         default="",
-        metavar="FILE",
-        help="labels apart from the images: CSV, JSON or JSONL; for imagenet-val its development "
-        "kit",
     )
-    group.add_argument(
-        "--class-names",
-        dest="class_names_file",
-        default="",
-        metavar="FILE",
-        help="names of the classes, one a line",
-    )
+    names = "names of the classes, one a line"
+    option(group, "--class-names FILE", names, dest="class_names_file", default="")
 
 
 def _add_selection_options(group: "argparse._ArgumentGroup") -> None:
-    group.add_argument(
-        "--classes-of",
+    option(
+        group,
+        "--classes-of DATASET",
+        "use the classes and labels of this packed dataset, such as the training set",
         type=Path,
-        metavar="DATASET",
-        help="use the classes and labels of this packed dataset, such as the training set",
     )
-    group.add_argument(
-        "--split",
-        metavar="NAME",
-        help="split of SRC to pack: a folder, or the files or rows of it; with --val-fraction or "
+    option(
+        group,
+        "--split NAME",
+        "split of SRC to pack: a folder, or the files or rows of it; with --val-fraction or "
         "--val-list the side, train or val",
     )
-    group.add_argument(
+    option(
+        group,
         "--all-splits",
-        action="store_true",
-        help="pack what looks like several splits as one source, folders as classes",
+        "pack what looks like several splits as one source, folders as classes",
     )
-    group.add_argument(
-        "--val-fraction",
-        metavar="SHARE",
-        help="share of the images for validation, e.g. 5%%",
-    )
-    group.add_argument(
-        "--val-list",
-        type=Path,
-        metavar="FILE",
-        help="names of the validation images, one a line",
-    )
-    group.add_argument(
-        "--max-bad",
-        default="5%",
-        metavar="SHARE",
-        help="share or number of bad images to leave out (default: 5%%); with more, nothing is "
+    option(group, "--val-fraction SHARE", "share of the images for validation, e.g. 5%%")
+    option(group, "--val-list FILE", "names of the validation images, one a line", type=Path)
+    option(
+        group,
+        "--max-bad SHARE",
+        "share or number of bad images to leave out (default: 5%%); with more, nothing is "
         "published",
+        default="5%",
     )
-    group.add_argument("--strict", action="store_true", help="stop at the first bad image")
+    option(group, "--strict", "stop at the first bad image")
 
 
 def _add_loss_options(group: "argparse._ArgumentGroup") -> None:
-    group.add_argument(
-        "--max-side", type=int, metavar="PX", help="shrink images with a longer side"
-    )
-    group.add_argument(
-        "--quality",
-        type=int,
-        metavar="Q",
-        help="encode all images at this JPEG quality (default: only those that must be, at 95)",
-    )
-    group.add_argument(
-        "--subsampling",
-        choices=("444", "422", "420"),
-        help="re-encode colour images whose chroma subsampling differs",
-    )
+    option(group, "--max-side PX", "shrink images with a longer side", type=int)
+    quality = "encode all images at this JPEG quality (default: only those that must be, at 95)"
+    option(group, "--quality Q", quality, type=int)
+    subsampling = "re-encode colour images whose chroma subsampling differs"
+    option(group, "--subsampling", subsampling, choices=("444", "422", "420"))
 
 
 def _add_shard_options(group: "argparse._ArgumentGroup") -> None:
-    group.add_argument("--shards", type=int, help="number of shard files (default: by size)")
+    option(group, "--shards", "number of shard files (default: by size)", type=int)
     group.add_argument("--lanes", help=argparse.SUPPRESS)  # of earlier versions
-    group.add_argument(
+    option(
+        group,
         "--tile-width",
+        "pixels across a tile (default: 32)",
         dest="tile_width_px",
         type=int,
         choices=(16, 32, 64, 128),
         default=32,
-        help="pixels across a tile (default: 32)",
     )
-    group.add_argument("--seed", type=int, default=0, help="of the shuffle (default: 0)")
+    option(group, "--seed", "of the shuffle (default: 0)", type=int, default=0)
     add_jobs_option(group)
-    group.add_argument(
-        "--ray",
+    option(
+        group,
+        "--ray HOST:PORT",
+        "pack on the hosts of a Ray cluster, which share SRC and DST; --jobs are tasks at a "
+        "time then (default: its CPUs; head: $RAY_ADDRESS, else that of this machine)",
         nargs="?",
         const="",
-        metavar="HOST:PORT",
-        help="pack on the hosts of a Ray cluster, which share SRC and DST; --jobs are tasks at a "
-        "time then (default: its CPUs; head: $RAY_ADDRESS, else that of this machine)",
     )
-    group.add_argument(
-        "--apply-exif",
-        action="store_true",
-        help="turn images upright (default: no, as torchvision)",
-    )
-    group.add_argument(
-        "--png16-max",
+    option(group, "--apply-exif", "turn images upright (default: no, as torchvision)")
+    option(
+        group,
+        "--png16-max LEVEL",
+        "level that becomes white in images with 16 bits a sample, e.g. 4095 for 12-bit data "
+        "(default: 65535)",
         type=int,
         default=65_535,
-        metavar="LEVEL",
-        help="level that becomes white in images with 16 bits a sample, e.g. 4095 for 12-bit data "
-        "(default: 65535)",
     )
 
 

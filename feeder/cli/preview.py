@@ -7,7 +7,13 @@ from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from feeder.cli.options import add_key_options, add_timeout_option, check_timeout, read_keys
+from feeder.cli.options import (
+    add_key_options,
+    add_timeout_option,
+    check_timeout,
+    option,
+    read_keys,
+)
 from feeder.errors import ConfigError, ProtocolError
 
 if TYPE_CHECKING:
@@ -46,42 +52,31 @@ def add_parser(subparsers: "argparse._SubParsersAction[Any]") -> None:
         "daemon.",
     )
     parser.add_argument("dataset_path", type=Path, nargs="?", metavar="DST", help="packed dataset")
-    parser.add_argument(
-        "--out",
+    option(
+        parser,
+        "--out FILE",
+        "PNG to write (default: preview.png)",
         type=Path,
         default=Path("preview.png"),
-        metavar="FILE",
-        help="PNG to write (default: preview.png)",
     )
-    parser.add_argument("--images", type=int, default=24, metavar="N", help="how many (default 24)")
+    option(parser, "--images N", "how many (default 24)", type=int, default=24)
     parser.add_argument("--split", choices=("train", "val"), default="train")
-    parser.add_argument(
-        "--image-size", type=int, default=224, metavar="PX", help="side of a crop (default 224)"
-    )
-    parser.add_argument(
-        "--batch-size",
-        type=int,
-        metavar="B",
-        help=f"rows of a batch (default {_BATCH_SIZE}, or all samples where there are fewer)",
-    )
-    parser.add_argument("--seed", type=int, default=0, help="of order and crops (default 0)")
-    parser.add_argument("--epoch", type=int, default=0, help="(default 0)")
-    parser.add_argument("--index", type=int, default=0, help="of the batch (default 0)")
-    parser.add_argument(
-        "--recipe",
+    option(parser, "--image-size PX", "side of a crop (default 224)", type=int, default=224)
+    rows = f"rows of a batch (default {_BATCH_SIZE}, or all samples where there are fewer)"
+    option(parser, "--batch-size B", rows, type=int)
+    for name, text in (("seed", "of order and crops "), ("epoch", ""), ("index", "of the batch ")):
+        option(parser, f"--{name}", f"{text}(default 0)", type=int, default=0)
+    option(
+        parser,
+        "--recipe NAME=VALUE",
+        "another field of the recipe, e.g. auto_augment=rand-augment, brightness=0.4 or "
+        "scale=[0.3,1]; may be repeated",
         action="append",
         default=[],
-        metavar="NAME=VALUE",
-        help="another field of the recipe, e.g. auto_augment=rand-augment, brightness=0.4 or "
-        "scale=[0.3,1]; may be repeated",
     )
-    parser.add_argument(
-        "--boxes", action="store_true", help="draw whole images with the crops' outlines instead"
-    )
-    parser.add_argument(
-        "--from", dest="endpoint", metavar="ENDPOINT", help="fetch the batch from this daemon"
-    )
-    parser.add_argument("--dataset", metavar="NAME", help="with --from: the dataset's name there")
+    option(parser, "--boxes", "draw whole images with the crops' outlines instead")
+    option(parser, "--from ENDPOINT", "fetch the batch from this daemon", dest="endpoint")
+    option(parser, "--dataset NAME", "with --from: the dataset's name there")
     add_timeout_option(parser, "with --from: seconds for the whole command", _DEADLINE_S)
     add_key_options(parser)
     parser.set_defaults(run=run)

@@ -11,6 +11,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from feeder.cli.options import option
 from feeder.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -78,29 +79,22 @@ def add_parser(subparsers: "argparse._SubParsersAction[Any]") -> None:
         "folder first. Options override the configuration file, which overrides the defaults; "
         "--show prints the result.",
     )
-    parser.add_argument("--config", type=Path, metavar="FILE", help="TOML file, see feeder.toml")
-    parser.add_argument(
-        "--data",
+    option(parser, "--config FILE", "TOML file, see feeder.toml", type=Path)
+    option(
+        parser,
+        "--data NAME=DST|SRC",
+        "serve under NAME the dataset in DST, or what feeder pack would make of SRC; may be "
+        "repeated",
         action="append",
         default=[],
-        metavar="NAME=DST|SRC",
-        help="serve under NAME the dataset in DST, or what feeder pack would make of SRC; may be "
-        "repeated",
     )
-    parser.add_argument(
-        "--bind",
-        action="append",
-        metavar="ENDPOINT",
-        help="tcp://127.0.0.1:PORT or ipc:///PATH; may be repeated (default: port 5555)",
-    )
+    bind = "tcp://127.0.0.1:PORT or ipc:///PATH; may be repeated (default: port 5555)"
+    option(parser, "--bind ENDPOINT", bind, action="append")
     for name, metavar, text in _OPTIONS:
-        if metavar:
-            parser.add_argument(f"--{name}", metavar=metavar, help=text)
-        else:
-            parser.add_argument(f"--{name}", action="store_true", help=text)
+        option(parser, f"--{name} {metavar}".rstrip(), text)
     parser.add_argument("--log-level", choices=("debug", "info", "warning", "error"))
-    parser.add_argument("--log-format", choices=("text", "json"), help="json: an object a line")
-    parser.add_argument("--show", action="store_true", help="print the configuration and exit")
+    option(parser, "--log-format", "json: an object a line", choices=("text", "json"))
+    option(parser, "--show", "print the configuration and exit")
     parser.set_defaults(run=run)
 
 

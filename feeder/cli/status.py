@@ -16,6 +16,7 @@ from feeder.cli.options import (
     add_key_options,
     add_timeout_option,
     check_timeout,
+    option,
     read_keys,
 )
 from feeder.errors import ConfigError, FeederError, PeerError, name_some
@@ -49,20 +50,10 @@ def add_parsers(subparsers: "argparse._SubParsersAction[Any]") -> None:
     )
     add_timeout_option(status, "seconds to wait for the reply")
     add_key_options(status)
-    status.add_argument(
-        "--watch", action="store_true", help="show it again and again, until q or Ctrl-C"
-    )
+    option(status, "--watch", "show it again and again, until q or Ctrl-C")
     _add_interval_option(status, _STATUS_INTERVAL_S)
-    status.add_argument(
-        "--json",
-        action="store_true",
-        help="print everything as one JSON object; with --watch one a line",
-    )
-    status.add_argument(
-        "--counters",
-        action="store_true",
-        help="print the counters of the node process at ENDPOINT instead",
-    )
+    option(status, "--json", "print everything as one JSON object; with --watch one a line")
+    option(status, "--counters", "print the counters of the node process at ENDPOINT instead")
     status.set_defaults(run=run_status)
 
     top = subparsers.add_parser(
@@ -79,12 +70,8 @@ def add_parsers(subparsers: "argparse._SubParsersAction[Any]") -> None:
 
 
 def _add_interval_option(parser: argparse.ArgumentParser, default_s: float) -> None:
-    parser.add_argument(
-        "--interval",
-        type=float,
-        metavar="S",
-        help=f"seconds between requests (default: {default_s:g})",
-    )
+    text = f"seconds between requests (default: {default_s:g})"
+    option(parser, "--interval S", text, type=float)
 
 
 def _choose_interval(arguments: argparse.Namespace, default_s: float) -> float:

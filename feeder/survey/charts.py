@@ -7,36 +7,27 @@ size. Heights are in pixels. Colours come from the page's style sheet.
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Final, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
-from feeder.survey.counts import WholeCounts
+from feeder.survey.counts import Counts
 from feeder.survey.markup import escape, make_details, make_table
-from feeder.survey.numbers import format_amount, format_bytes, format_compact
+from feeder.survey.numbers import format_amount, format_bytes, format_compact, plural
 
 BARS_MAX: Final = 32
 _BARS_MIN: Final = 13  # odd, so that a ratio of 1:1 is in the middle
 _BAR_OCTAVES: Final = tuple(2.0**k for k in range(-5, 2))  # widths of a bar, multiples of a bin
-_TOP_PX: Final = 22
-_PLOT_PX: Final = 124
-_BASE_PX: Final = _TOP_PX + _PLOT_PX
-_TICK_PX: Final = 17
-_TITLE_PX: Final = 35
-_BOTTOM_PX: Final = 40
+_PLOT_PX, _BASE_PX = 124, 146
+_TICK_PX, _TITLE_PX, _BOTTOM_PX = 17, 35, 40  # below the base
 _LEAST_PX: Final = 1.5  # of a bar that is not 0
 _GAP: Final = 0.14  # of a bar's width
 _DENSE_BARS: Final = 60
 _OVERLAP: Final = -0.0005  # of the chart's width: no seams between more bars than that
 
-Tick = tuple[float, str]
-"""A position, as a share of the axis, and its text."""
-
 
 class Bar(NamedTuple):
-    """A bar from ``start`` to ``end``, shares of the width; ``height`` is a count."""
+    """A bar from ``start`` to ``end``, shares of the width."""
 
     start: float
     end: float
@@ -51,20 +42,15 @@ class Histogram:
 
     title: str
     summary: str
-    """Least, middle and most."""
+    """Least, middle and most; enough, without bars, where all values are the same."""
     x_title: str
     bars: Sequence[Bar] = ()
-    """None where all values are the same, so that the summary is enough."""
-    ticks: Sequence[Tick] = ()
+    ticks: Sequence[tuple[float, str]] = ()
+    """Positions, as shares of the width, and their texts."""
     counted: str = "images"
-    """What the bars count."""
+    """What the bars count, in the plural."""
     is_logarithmic: bool = False
     """Whether the heights are."""
-
-
-def _format_aspect(ratio: float) -> str:
-    """E.g. "1.33:1" or "1:1.5"."""
-    return f"{format_amount(ratio)}:1" if ratio >= 1 else f"1:{format_amount(1 / ratio)}"
 
 
 class Unit(NamedTuple):
@@ -104,6 +90,11 @@ class Unit(NamedTuple):
         return [(width / height, f"{width:,}:{height:,}") for width, height in aspects]
 
 
+def _format_aspect(ratio: float) -> str:
+    """E.g. "1.33:1" or "1:1.5"."""
+    return f"{format_amount(ratio)}:1" if ratio >= 1 else f"1:{format_amount(1 / ratio)}"
+
+
 PIXELS: Final = Unit("px", is_whole=True)
 MEGAPIXELS: Final = Unit("MP", 1e6)
 ASPECT: Final = Unit("width : height", form=_format_aspect)
@@ -118,31 +109,49 @@ def bytes_unit(value: float) -> Unit:
     return Unit(name, size, form=format_bytes)
 
 
-def make_histogram(
-    title: str, counts: WholeCounts, unit: Unit, *, counted: str = "images"
-) -> Histogram:
+def make_histogram(title: str, counts: Counts, unit: Unit, *, counted: str = "images") -> Histogram:
     """The histogram of what was counted; its bars have the same width on the axis."""
-    histogram = partial(
-        Histogram,
-        title=title,
-        x_title=unit.name if unit.is_even else f"{unit.name}, logarithmic",
-        counted=counted,
-    )
     low, high = unit.format(counts.low), unit.format(counts.high)
+    x_title = unit.name if unit.is_even else f"{unit.name}, logarithmic"
     if counts.low == counts.high:
-        return histogram(summary=f"all {low}")
+        return Histogram(title=title, summary=f"all {low}", x_title=x_title, counted=counted)
     name, middle = ("mean", counts.mean) if unit == VALUE else ("median", counts.quantile(0.5))
-    numbers, first, end, edge = (_group_evenly if unit.is_even else _group_octaves)(counts, unit)
+    # Along the axis, bar i is from start + i · width to the next one.
+    scale, start, widths = math.log2, 0.0, _BAR_OCTAVES
+    if unit.is_even:
+        scale, start, widths = float, counts.low, ((counts.high - counts.low) / BARS_MAX,)
+        if unit.is_whole:  # the bar of one number is around its tick
+            least = (counts.high - counts.low + 1) / BARS_MAX
+            start, widths = -0.5, (max(1, round(_nice_step(least))),)
+    scaled = counts.values if unit.is_even else np.log2(counts.values)
+    for width in widths:
+        if unit == ASPECT:  # as far below 1:1, the middle of a bar, as above
+            start = -width / 2
+        numbers = np.floor((scaled - start) / width + 1e-9).astype(np.int64)
+        first, last = int(numbers[0]), int(numbers[-1])
+        if unit == ASPECT:
+            first, last = min(first, -last), max(last, -first)
+        if last - first < BARS_MAX:
+            break
+    missing = max(0, _BARS_MIN - (last - first + 1))
+    first, end = first - missing // 2, last + 1 + missing - missing // 2
+    if unit.is_even:
+        first, end = max(first, 0), end + max(-first, 0)
+
+    def edge(bar: int) -> float:
+        at = start + bar * width
+        return at if unit.is_even else 2.0**at
+
     different, rows = np.unique(numbers, return_index=True)
     sums = np.add.reduceat(counts.counts, rows)
-    scale = float if unit.is_even else math.log2
-    start, span = scale(edge(first)), scale(edge(end)) - scale(edge(first))
     ticks = [
-        ((scale(value) - start) / span, text)
+        ((scale(value) - (start + first * width)) / ((end - first) * width), text)
         for value, text in unit.choose_ticks(edge(first), edge(end))
     ]
-    return histogram(
+    return Histogram(
+        title=title,
         summary=f"{low} · {name} {unit.format(middle)} · {high}",
+        x_title=x_title,
         bars=[
             Bar(
                 (number - first) / (end - first),
@@ -153,58 +162,8 @@ def make_histogram(
             for number, count in zip(different.tolist(), sums.tolist(), strict=True)
         ],
         ticks=[(place, text) for place, text in ticks if 0 <= place <= 1],
+        counted=counted,
     )
-
-
-_Groups = tuple[NDArray[np.int64], int, int, Callable[[float], float]]
-"""The number of the bar of each value, the first bar, the end of the last, and where bar i
-begins."""
-
-
-def _group_octaves(counts: WholeCounts, unit: Unit) -> _Groups:
-    """Group values by their logarithm; of a ratio as far below 1:1, a bar's middle, as above."""
-    is_ratio = unit == ASPECT
-    shift = 0.5 if is_ratio else 0.0
-    for octaves in _BAR_OCTAVES:
-        numbers = np.floor(np.log2(counts.values) / octaves + shift + 1e-9).astype(np.int64)
-        first, last = int(numbers[0]), int(numbers[-1])
-        if is_ratio:
-            first, last = min(first, -last), max(last, -first)
-        if last - first < BARS_MAX:
-            break
-    return numbers, *_widen(first, last), lambda bar: 2.0 ** ((bar - shift) * octaves)
-
-
-def _group_evenly(counts: WholeCounts, unit: Unit) -> _Groups:
-    start, width = counts.low, (counts.high - counts.low) / BARS_MAX
-    if unit.is_whole:  # the bar of one number is around its tick
-        start, width = -0.5, max(1, round(_nice_step((counts.high - counts.low + 1) / BARS_MAX)))
-    numbers = np.floor((counts.values - start) / width).astype(np.int64)
-    first, end = _widen(int(numbers[0]), int(numbers[-1]))
-    return numbers, max(first, 0), end + max(-first, 0), lambda bar: start + bar * width
-
-
-def _widen(first: int, last: int) -> tuple[int, int]:
-    """The first and the end of at least _BARS_MIN bars around these."""
-    missing = max(0, _BARS_MIN - (last - first + 1))
-    return first - missing // 2, last + 1 + missing - missing // 2
-
-
-def height_ticks(most: float, *, is_logarithmic: bool) -> list[Tick]:
-    """The ticks of a vertical axis from 0 to ``most``."""
-    values = _logarithmic_values(1, most) if is_logarithmic else round_values(0, most)
-    return [
-        (height_of(value, most, is_logarithmic), format_compact(value))
-        for value in values
-        if value % 1 == 0  # there are no halves of images
-    ]
-
-
-def height_of(count: float, most: float, is_logarithmic: bool) -> float:
-    """The share of the height of a bar; a logarithmic axis begins at 1/2."""
-    if not is_logarithmic:
-        return count / most
-    return math.log2(2 * count) / math.log2(2 * most) if count > 0.5 else 0.0
 
 
 def _logarithmic_values(low: float, high: float) -> list[float]:
@@ -213,10 +172,8 @@ def _logarithmic_values(low: float, high: float) -> list[float]:
     for digits in ((1, 2, 5), (1, 3), (1,)):
         ticks = [digit * 10.0**power for power in powers for digit in digits]
         ticks = [tick for tick in ticks if low <= tick <= high]
-        if 3 <= len(ticks) <= 7:
-            return ticks
-        if len(ticks) < 3:
-            return round_values(low, high)
+        if len(ticks) <= 7:
+            return ticks if len(ticks) >= 3 else round_values(low, high)
     return ticks[:: -(-len(ticks) // 6)]
 
 
@@ -255,24 +212,35 @@ def draw_histogram(chart: Histogram, identity: str, *, with_table: bool = True) 
 
 def _draw_plot(chart: Histogram, identity: str) -> str:
     tallest = max(chart.bars, key=lambda bar: bar.height)
-    axis = f'<line class="axis" x1="0" x2="100%" y1="{_BASE_PX}" y2="{_BASE_PX}"/>'
+    most, one = tallest.height, chart.counted.removesuffix("s")
+
+    def height_px(count: float) -> float:
+        """A logarithmic axis begins at 1/2."""
+        if not chart.is_logarithmic:
+            return count / most * _PLOT_PX
+        return math.log2(2 * count) / math.log2(2 * most) * _PLOT_PX if count > 0.5 else 0.0
+
     lines = []
-    for share, text in height_ticks(tallest.height, is_logarithmic=chart.is_logarithmic):
-        y = f"{_BASE_PX - share * _PLOT_PX:.1f}"
-        style = "axis" if share == 0 else "grid"
-        lines.append(f'<line class="{style}" x1="0" x2="100%" y1="{y}" y2="{y}"/>')
-        lines.append(f'<text class="y" x="-8" y="{y}" dy="4">{text}</text>')
-    lines += [_draw_bar(bar, tallest.height, chart) for bar in chart.bars]
-    lines += [axis] if chart.is_logarithmic else []
+    values = _logarithmic_values(1, most) if chart.is_logarithmic else round_values(0, most)
+    for value in (each for each in values if each % 1 == 0):  # there are no halves of images
+        y = f"{_BASE_PX - height_px(value):.1f}"
+        lines.append(f'<line class="grid" x1="0" x2="100%" y1="{y}" y2="{y}"/>')
+        lines.append(f'<text class="y" x="-8" y="{y}" dy="4">{format_compact(value)}</text>')
+    for bar in chart.bars:
+        height = max(height_px(bar.height), _LEAST_PX) if bar.height else 0.0
+        gap = _GAP * (bar.end - bar.start) if len(chart.bars) <= _DENSE_BARS else _OVERLAP
+        lines.append(
+            f'<rect x="{100 * (bar.start + gap / 2):.3f}%" y="{_BASE_PX - height:.1f}" '
+            f'width="{100 * (bar.end - bar.start - gap):.3f}%" height="{height:.1f}">'
+            f"<title>{escape(f'{bar.label}: {plural(bar.height, one)}')}</title></rect>"
+        )
+    lines.append(f'<line class="axis" x1="0" x2="100%" y1="{_BASE_PX}" y2="{_BASE_PX}"/>')
     lines += [
         f'<text class="x" x="{100 * position:.2f}%" y="{_BASE_PX + _TICK_PX}">{escape(text)}</text>'
         for position, text in chart.ticks
     ]
     y_title = chart.counted + (", logarithmic" if chart.is_logarithmic else "")
-    described = (
-        f"{chart.summary}. The tallest bar: {format_amount(tallest.height)} {chart.counted}, "
-        f"{tallest.label}."
-    )
+    described = f"{chart.summary}. The tallest bar: {plural(most, one)}, {tallest.label}."
     style = "plot dense" if len(chart.bars) > _DENSE_BARS else "plot"
     return "\n".join(
         (
@@ -286,18 +254,6 @@ def _draw_plot(chart: Histogram, identity: str) -> str:
             f"{escape(chart.x_title)}</text>",
             "</svg>",
         )
-    )
-
-
-def _draw_bar(bar: Bar, most: float, chart: Histogram) -> str:
-    height = height_of(bar.height, most, chart.is_logarithmic) * _PLOT_PX
-    height = max(height, _LEAST_PX) if bar.height else 0.0
-    gap = _GAP * (bar.end - bar.start) if len(chart.bars) <= _DENSE_BARS else _OVERLAP
-    text = f"{bar.label}: {format_amount(bar.height)} {chart.counted}"
-    return (
-        f'<rect x="{100 * (bar.start + gap / 2):.3f}%" y="{_BASE_PX - height:.1f}" '
-        f'width="{100 * (bar.end - bar.start - gap):.3f}%" height="{height:.1f}">'
-        f"<title>{escape(text)}</title></rect>"
     )
 
 

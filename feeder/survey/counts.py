@@ -4,6 +4,7 @@ Positive numbers of any size are counted in bins of 1/256 octave, so that quanti
 0.14 %. The least and the largest value are exact for all.
 """
 
+from collections.abc import Callable
 from typing import Any, Final
 
 import numpy as np
@@ -15,42 +16,44 @@ _OCTAVE_MAX: Final = 33  # a blob of 4 GiB
 _ROUNDING: Final = 1e-9  # log2 may be a little less than a whole number
 
 _Numbers = np.ndarray[Any, np.dtype[np.integer[Any] | np.floating[Any]]]
+_Map = Callable[[_Numbers], _Numbers]
 
 
-class WholeCounts:
-    """Counts whole numbers from 0 up to and without ``bins``, each by itself."""
+class Counts:
+    """Counts numbers in ``bins`` bins: of one whole number each, or as the functions say.
 
-    def __init__(self, bins: int) -> None:
+    ``find_places`` gives values their places, of which bin i holds those from i up to i + 1;
+    ``find_values`` gives bins the values that they stand for.
+    """
+
+    def __init__(
+        self,
+        bins: int,
+        find_places: _Map = lambda values: values,
+        find_values: _Map = lambda bins: bins.astype(np.float64),
+    ) -> None:
         self._counts = np.zeros(bins, np.int64)
+        self._find_places, self._find_values = find_places, find_values
         self._sum = 0.0
         self.low, self.high = np.inf, -np.inf
 
     def add(self, values: _Numbers) -> None:
         """Count ``values`` (n,), n at least 1; those out of the range go to the bin at its end."""
-        counts = np.bincount(np.clip(self._find_bins(values), 0, len(self._counts) - 1))
+        bins = np.floor(self._find_places(values)).astype(np.int64)
+        counts = np.bincount(np.clip(bins, 0, len(self._counts) - 1))
         self._counts[: len(counts)] += counts
         self._sum += float(values.sum())
         self.low = min(self.low, float(values.min()))
         self.high = max(self.high, float(values.max()))
 
-    def _find_bins(self, values: _Numbers) -> _Numbers:
-        return values
-
-    def _find_middles(self, bins: NDArray[np.int64]) -> NDArray[np.floating]:
-        return bins.astype(np.float64)
-
     @property
-    def bins(self) -> NDArray[np.int64]:
-        """The bins (k,) that are not empty, ascending; ``values`` and ``counts`` are theirs."""
-        return np.flatnonzero(self._counts)
-
-    @property
-    def values(self) -> NDArray[np.floating]:
-        return self._find_middles(self.bins)
+    def values(self) -> _Numbers:
+        """The values (k,) of the bins that are not empty, ascending; ``counts`` are theirs."""
+        return self._find_values(np.flatnonzero(self._counts))
 
     @property
     def counts(self) -> NDArray[np.int64]:
-        return self._counts[self.bins]
+        return self._counts[self._counts > 0]
 
     @property
     def total(self) -> int:
@@ -70,31 +73,18 @@ class WholeCounts:
         return int(self.counts[self.values < limit].sum())
 
 
-class OctaveCounts(WholeCounts):
-    """Counts positive numbers by their logarithm."""
-
-    def __init__(self) -> None:
-        super().__init__((_OCTAVE_MAX - _OCTAVE_MIN) * _BINS_PER_OCTAVE)
-
-    def _find_bins(self, values: _Numbers) -> _Numbers:
-        octaves = np.log2(values) - _OCTAVE_MIN
-        bins: _Numbers = np.floor(octaves * _BINS_PER_OCTAVE + _ROUNDING).astype(np.int64)
-        return bins
-
-    def _find_middles(self, bins: NDArray[np.int64]) -> NDArray[np.floating]:
-        return np.exp2((bins + 0.5) / _BINS_PER_OCTAVE + _OCTAVE_MIN)
+def octave_counts() -> Counts:
+    """Of positive numbers by their logarithm."""
+    return Counts(
+        (_OCTAVE_MAX - _OCTAVE_MIN) * _BINS_PER_OCTAVE,
+        lambda values: (np.log2(values) - _OCTAVE_MIN) * _BINS_PER_OCTAVE + _ROUNDING,
+        lambda bins: np.exp2((bins + 0.5) / _BINS_PER_OCTAVE + _OCTAVE_MIN),
+    )
 
 
-class EvenCounts(WholeCounts):
-    """Counts numbers from ``start`` to ``end`` in ``bins`` bins of the same width."""
-
-    def __init__(self, start: float, end: float, bins: int) -> None:
-        super().__init__(bins)
-        self._start, self._width = start, (end - start) / bins or 1.0
-
-    def _find_bins(self, values: _Numbers) -> _Numbers:
-        bins: _Numbers = np.floor((values - self._start) / self._width).astype(np.int64)
-        return bins
-
-    def _find_middles(self, bins: NDArray[np.int64]) -> NDArray[np.floating]:
-        return self._start + (bins + 0.5) * self._width
+def even_counts(start: float, end: float, bins: int) -> Counts:
+    """Of numbers from ``start`` to ``end`` in bins of the same width."""
+    width = (end - start) / bins or 1.0
+    return Counts(
+        bins, lambda values: (values - start) / width, lambda at: start + (at + 0.5) * width
+    )

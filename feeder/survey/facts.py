@@ -20,7 +20,7 @@ from feeder.dataset.reader import ShardReader
 from feeder.dataset.record_checks import find_inconsistent
 from feeder.errors import DatasetError
 from feeder.survey.charts import BARS_MAX
-from feeder.survey.counts import EvenCounts, OctaveCounts, WholeCounts
+from feeder.survey.counts import Counts, even_counts, octave_counts
 
 EXAMPLES_MAX: Final = 6
 COLUMNS_MAX: Final = 8
@@ -65,12 +65,16 @@ class Facts:
         self._labels = manifest.labels
         self.class_samples = np.zeros(classes, np.int64)
         """How many samples have each class (classes,)."""
-        self.classes_of_sample = WholeCounts(classes + 1)
+        self.classes_of_sample = Counts(classes + 1)
         """Only counted where a sample may have any number of classes."""
-        self.columns: list[EvenCounts] = []
+        self.columns: list[Counts] = []
         """Of float labels: the first COLUMNS_MAX values."""
-        self.longer_side, self.shorter_side = WholeCounts(_SIDE_LIMIT), WholeCounts(_SIDE_LIMIT)
-        self.pixels, self.aspect, self.blob_bytes = OctaveCounts(), OctaveCounts(), OctaveCounts()
+        self.longer_side, self.shorter_side = Counts(_SIDE_LIMIT), Counts(_SIDE_LIMIT)
+        self.pixels, self.aspect, self.blob_bytes = (
+            octave_counts(),
+            octave_counts(),
+            octave_counts(),
+        )
         self.examples: dict[Oddity, list[int]] = {flag: [] for flag in Oddity}
         """The first EXAMPLES_MAX samples of each oddity."""
         self.extremes: dict[str, Extreme] = {}
@@ -139,7 +143,7 @@ def gather_facts(folder: Path, manifest: Manifest) -> Facts:
         start += reader.header.samples
     if manifest.labels.kind == "float":
         ranges = zip(low.tolist(), high.tolist(), strict=True)
-        facts.columns = [EvenCounts(*ends, BARS_MAX) for ends in ranges]
+        facts.columns = [even_counts(*ends, BARS_MAX) for ends in ranges]
         for reader in _open_shards(folder, manifest):
             for _, rows in read_label_rows(reader, manifest.labels.width):
                 for column, values in zip(facts.columns, _first_columns(rows).T, strict=True):

@@ -17,7 +17,7 @@ from feeder.survey.charts import (
     bytes_unit,
     make_histogram,
 )
-from feeder.survey.counts import EvenCounts, OctaveCounts, WholeCounts
+from feeder.survey.counts import Counts, even_counts, octave_counts
 from feeder.survey.numbers import (
     format_amount,
     format_bytes,
@@ -30,12 +30,12 @@ _SIDES = st.lists(st.integers(1, 65_535), min_size=1, max_size=60)
 _FLOATS = st.lists(st.floats(width=32, allow_nan=False, allow_infinity=False), min_size=1)
 
 
-def _count(counts: WholeCounts, values: Sequence[float]) -> WholeCounts:
+def _count(counts: Counts, values: Sequence[float]) -> Counts:
     counts.add(np.array(values))
     return counts
 
 
-def _check(found: WholeCounts, unit: Unit) -> None:
+def _check(found: Counts, unit: Unit) -> None:
     shown = make_histogram("Any", found, unit)
     assert (shown.bars == ()) == (found.low == found.high)
     assert sum(bar.height for bar in shown.bars) == (found.total if shown.bars else 0)
@@ -48,7 +48,7 @@ def _check(found: WholeCounts, unit: Unit) -> None:
 
 
 def test_a_bin_holds_the_values_from_its_start_up_to_the_next_one() -> None:
-    counts = _count(EvenCounts(-4.0, 4.0, 8), [-4.0, -3.01, -3.0, 0.0, 3.99, 4.0])
+    counts = _count(even_counts(-4.0, 4.0, 8), [-4.0, -3.01, -3.0, 0.0, 3.99, 4.0])
     assert counts.values.tolist() == [-3.5, -2.5, 0.5, 3.5]
     assert counts.counts.tolist() == [2, 1, 1, 2], "the last one holds its end, too"
 
@@ -56,24 +56,24 @@ def test_a_bin_holds_the_values_from_its_start_up_to_the_next_one() -> None:
 @settings(max_examples=60)
 @given(sides=_SIDES, others=_SIDES)
 def test_every_number_is_in_one_bar(sides: list[int], others: list[int]) -> None:
-    whole = _count(WholeCounts(65_536), sides)
-    blob_bytes = _count(OctaveCounts(), [side * others[0] for side in sides])
+    whole = _count(Counts(65_536), sides)
+    blob_bytes = _count(octave_counts(), [side * others[0] for side in sides])
     _check(whole, PIXELS)
     _check(whole, CLASSES)
     _check(blob_bytes, bytes_unit(blob_bytes.quantile(0.5)))
-    _check(_count(OctaveCounts(), [side / others[0] for side in sides]), ASPECT)
+    _check(_count(octave_counts(), [side / others[0] for side in sides]), ASPECT)
 
 
 @settings(max_examples=60)
 @given(values=_FLOATS)
 @example(values=[0.1, 0.3, 0.7])
 def test_every_float_is_in_one_bar(values: list[float]) -> None:
-    _check(_count(EvenCounts(min(values), max(values), BARS_MAX), values), VALUE)
+    _check(_count(even_counts(min(values), max(values), BARS_MAX), values), VALUE)
 
 
 @given(sides=_SIDES)
 def test_quantiles_are_those_of_the_values(sides: list[int]) -> None:
-    whole, octaves = _count(WholeCounts(65_536), sides), _count(OctaveCounts(), sides)
+    whole, octaves = _count(Counts(65_536), sides), _count(octave_counts(), sides)
     for share in (0.0, 0.25, 0.5, 1.0):
         expected = np.quantile(sides, share, method="inverted_cdf")
         assert whole.quantile(share) == expected
@@ -84,20 +84,20 @@ def test_quantiles_are_those_of_the_values(sides: list[int]) -> None:
 
 
 def test_bars_say_what_they_count_and_where_they_are() -> None:
-    sides = _count(WholeCounts(65_536), [32, 33, 500, 4_000])
+    sides = _count(Counts(65_536), [32, 33, 500, 4_000])
     shown = make_histogram("S", sides, PIXELS)
     assert [bar.label for bar in shown.bars] == ["32–38 px", "431–511 px", "3,445–4,095 px"]
     assert shown.summary == "32 px · median 33 px · 4,000 px"
-    aspects = make_histogram("A", _count(OctaveCounts(), [1.0, 1.0, 0.5, 1.2]), ASPECT)
+    aspects = make_histogram("A", _count(octave_counts(), [1.0, 1.0, 0.5, 1.2]), ASPECT)
     (square,) = (bar for bar in aspects.bars if bar.height == 2)
     assert (square.start + square.end) / 2 == pytest.approx(0.5)
     assert (0.5, "1:1") in aspects.ticks
-    classes = make_histogram("C", _count(WholeCounts(9), [0, 2, 2, 3]), CLASSES)
+    classes = make_histogram("C", _count(Counts(9), [0, 2, 2, 3]), CLASSES)
     for place, text in classes.ticks:  # a bar of one number is around its tick
         bars = [bar for bar in classes.bars if bar.label == f"{text} classes"]
         assert all(place == pytest.approx((bar.start + bar.end) / 2) for bar in bars)
-    assert make_histogram("C", _count(WholeCounts(9), [4, 4]), CLASSES).summary == "all 4"
-    values = make_histogram("V", _count(EvenCounts(-1, 3, BARS_MAX), [-1, 1.5, 3]), VALUE)
+    assert make_histogram("C", _count(Counts(9), [4, 4]), CLASSES).summary == "all 4"
+    values = make_histogram("V", _count(even_counts(-1, 3, BARS_MAX), [-1, 1.5, 3]), VALUE)
     assert values.summary == "−1 · mean 1.17 · 3"
     assert values.bars[0].label == "−1 to −0.875"
 

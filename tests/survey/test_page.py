@@ -177,6 +177,7 @@ def test_counts_are_those_of_the_manifest(tmp_path: Path) -> None:
     assert sum(int(row[1]) for row in page.tables["Chroma subsampling"][1:]) == 17
     charts = [each for each in page.elements if each.get("role") == "img"]
     assert len(charts) >= 4
+    assert {bar.findtext("title") for bar in charts[0].iter("rect")} >= {"40 px: 1 image"}
     for chart in charts:  # for screen readers
         names = {chart.get("aria-labelledby"), chart.get("aria-describedby")}
         assert names <= {*page.identities}
