@@ -2,7 +2,6 @@
 
 import argparse
 import json
-import math
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -11,8 +10,7 @@ from feeder.cli.options import option
 from feeder.errors import ConfigError, PeerError, ResourceError
 
 if TYPE_CHECKING:
-    from feeder.cluster.settings import Request, Settings
-    from feeder.daemon.config import Config
+    from feeder.cluster.settings import Request
 
 _TIMEOUT_S: Final = 30.0
 _TIMEOUT_MIN_S: Final = 5.0
@@ -95,56 +93,49 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _read_request(arguments: argparse.Namespace) -> "Request":
-    from feeder.cluster.settings import NAMESPACE, Request
+    from feeder.cluster.settings import LOOKUP_PORT, NAMESPACE, RESOURCE, Request, Settings
     from feeder.daemon.config import format_effective, load_config
 
-    timeout_s: float = arguments.timeout
-    if not (math.isfinite(timeout_s) and _TIMEOUT_MIN_S <= timeout_s <= _TIMEOUT_MAX_S):
+    is_up, timeout_s = arguments.cluster_command == "up", arguments.timeout
+    if not _TIMEOUT_MIN_S <= timeout_s <= _TIMEOUT_MAX_S:
         raise ConfigError(
             f"--timeout {timeout_s:g} is not within {_TIMEOUT_MIN_S:g} .. {_TIMEOUT_MAX_S:g} s"
         )
-    toml, settings = "", None
-    if arguments.config is not None:
-        config = load_config(arguments.config, {}, is_insecure=arguments.insecure)
-        toml = format_effective(config)
-        if arguments.cluster_command == "up":
-            settings = _read_settings(arguments, config, toml)
     feeders = getattr(arguments, "feeders", None)
     if feeders is not None and not 1 <= feeders <= _FEEDERS_MAX:
         raise ConfigError(f"{feeders} feeders: allowed are 1 .. {_FEEDERS_MAX}; `down` ends all")
+    toml, settings, namespace = "", None, arguments.namespace or NAMESPACE
+    if arguments.config is not None:
+        config = load_config(arguments.config, {}, is_insecure=arguments.insecure)
+        toml = format_effective(config)
+    if is_up:
+        if not config.data:
+            raise ConfigError(
+                f"{arguments.config}: there is nothing to serve: name datasets under [data]"
+            )
+        port = LOOKUP_PORT if arguments.lookup is None else arguments.lookup
+        if not 0 <= port < 65_536:
+            raise ConfigError(f"--lookup {port} is no port: 1 .. 65535, or 0 for none")
+        settings = Settings(
+            config_toml=toml,
+            binds=config.serve.bind,
+            is_insecure=arguments.insecure,
+            secret_key=config.serve.secret_key,
+            client_keys=config.serve.client_keys,
+            feeders=feeders or 0,
+            resource=arguments.resource or RESOURCE,
+            namespace=namespace,
+            endpoints_file=str(arguments.endpoints.absolute()) if arguments.endpoints else "",
+            lookup_port=port,
+        )
     return Request(
         do=arguments.cluster_command,
         address=choose_address(arguments.address),
-        namespace=arguments.namespace or NAMESPACE,
+        namespace=namespace,
         timeout_s=timeout_s,
         feeders=feeders,
         settings=settings,
         config_toml=toml,
-    )
-
-
-def _read_settings(arguments: argparse.Namespace, config: "Config", toml: str) -> "Settings":
-    from feeder.cluster.settings import LOOKUP_PORT, NAMESPACE, RESOURCE, Settings
-
-    if not config.data:
-        raise ConfigError(
-            f"{arguments.config}: there is nothing to serve: name datasets under [data]"
-        )
-    port = LOOKUP_PORT if arguments.lookup is None else arguments.lookup
-    if not 0 <= port < 65_536:
-        raise ConfigError(f"--lookup {port} is no port: 1 .. 65535, or 0 for none")
-    endpoints = "" if arguments.endpoints is None else str(arguments.endpoints.absolute())
-    return Settings(
-        config_toml=toml,
-        binds=config.serve.bind,
-        is_insecure=arguments.insecure,
-        secret_key=config.serve.secret_key,
-        client_keys=config.serve.client_keys,
-        feeders=arguments.feeders or 0,
-        resource=arguments.resource or RESOURCE,
-        namespace=arguments.namespace or NAMESPACE,
-        endpoints_file=endpoints,
-        lookup_port=port,
     )
 
 

@@ -17,7 +17,7 @@ from PIL import Image, ImageDraw, ImageFont, features
 
 from feeder.dataset.opened import Dataset
 from feeder.jpeg.crop_decode import whole_jpeg
-from feeder.plan.augment import Augmentation, plan_augmentations
+from feeder.plan.augment import plan_augmentations
 from feeder.plan.crop import CropPlan, plan_crops
 from feeder.plan.labels import LabelRows, LabelSpec
 from feeder.plan.packing import Pixels, pixel_layout_of, unpack_levels
@@ -130,15 +130,23 @@ def note_samples(
     crops = _plan_crops(recipe, sample_ids, sizes or (ones, ones), seed, epoch)
     augmentations = plan_augmentations(recipe, seed=seed, epoch=epoch, sample_ids=sample_ids)
     notes = []
-    for row, sample_id in enumerate(sample_ids.tolist()):
+    for row, (sample_id, augmentation) in enumerate(
+        zip(sample_ids.tolist(), augmentations, strict=True)
+    ):
         facts = [f"sample {sample_id}"]
         if sizes is not None:
             width, height = crops.boxes[row, 2:].tolist()
             facts.append(f"crop {width:.0f} x {height:.0f} px")
             if crops.scales[row] > 1:
                 facts.append(f"decoded at 1/{crops.scales[row]}")
-        operations = _name_operations(augmentations[row])
-        notes.append(Note(tuple(facts), bool(crops.flips[row]), operations))
+        operations = [
+            f"{name} {_AMOUNTS[name].format(amount)}" if name in _AMOUNTS else name
+            for name, amount in augmentation.steps
+        ]
+        erasure = augmentation.erasure
+        if erasure is not None:
+            operations.append(f"erase {erasure.width} x {erasure.height} px")
+        notes.append(Note(tuple(facts), bool(crops.flips[row]), tuple(operations)))
     return notes
 
 
@@ -152,17 +160,6 @@ def _plan_crops(
     return plan_crops(
         recipe, seed=seed, epoch=epoch, sample_ids=sample_ids, widths=sizes[0], heights=sizes[1]
     )
-
-
-def _name_operations(augmentation: Augmentation) -> tuple[str, ...]:
-    erasure = augmentation.erasure
-    names = [
-        f"{name} {_AMOUNTS[name].format(amount)}" if name in _AMOUNTS else name
-        for name, amount in augmentation.steps
-    ]
-    if erasure is not None:
-        names.append(f"erase {erasure.width} x {erasure.height} px")
-    return tuple(names)
 
 
 def name_labels(labels: LabelSpec, rows: LabelRows, classes: Sequence[str]) -> list[str]:
@@ -286,9 +283,9 @@ def choose_columns(images: int, width: int, height: int) -> int:
 def shorten(text: str, width_px: int, font: _Font) -> str:
     """``text`` on one line, its middle left out if it is wider than ``width_px``."""
     line = " ".join(text.split())
+    dots = "…"
     if not isinstance(font, ImageFont.FreeTypeFont):  # Pillow's bitmap font has Latin-1 only
-        line = line.encode("latin-1", "replace").decode("latin-1")
-    dots = "…" if isinstance(font, ImageFont.FreeTypeFont) else "..."
+        line, dots = line.encode("latin-1", "replace").decode("latin-1"), "..."
     kept, shown = len(line), line
     while kept > 1 and font.getlength(shown) > width_px:
         kept -= 1
@@ -328,16 +325,14 @@ def _draw_note(
         draw.text((x + indent, y), line, fill=_NOTE_INK, font=font)
         if indent and line.startswith(_MIRRORED):
             draw.text((x + indent, y), _MIRRORED, fill=_MIRROR_INK, font=font)
-            _draw_arrows(draw, x, y)
+            # An arrow to the left and one to the right, about an axis: left and right exchanged.
+            middle, axis = y + 8, x + 6
+            draw.line((axis, middle - 5, axis, middle + 5), fill=_MIRROR_INK)
+            for side in (-1, 1):
+                foot, tip = axis + 2 * side, axis + 6 * side
+                corners = ((foot, middle - 4), (foot, middle + 4), (tip, middle))
+                draw.polygon(corners, _MIRROR_INK)
         y += _NOTE_PX
-
-
-def _draw_arrows(draw: ImageDraw.ImageDraw, x: int, y: int) -> None:
-    """Draw an arrow to the left and one to the right, about an axis: left and right exchanged."""
-    middle, axis = y + 8, x + 6
-    draw.line((axis, middle - 5, axis, middle + 5), fill=_MIRROR_INK)
-    draw.polygon(((axis - 2, middle - 4), (axis - 2, middle + 4), (axis - 6, middle)), _MIRROR_INK)
-    draw.polygon(((axis + 2, middle - 4), (axis + 2, middle + 4), (axis + 6, middle)), _MIRROR_INK)
 
 
 def _shown_size(width: int, height: int) -> tuple[int, int]:

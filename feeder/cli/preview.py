@@ -185,8 +185,7 @@ def _recipe(arguments: argparse.Namespace, samples: int) -> "Recipe":
     from feeder.plan.recipe import Recipe, parse_field
 
     batch_size = arguments.batch_size
-    if batch_size is None:
-        batch_size = min(_BATCH_SIZE, samples)
+    batch_size = min(_BATCH_SIZE, samples) if batch_size is None else batch_size
     overrides: dict[str, object] = {}
     if arguments.split == "val":  # the usual margin around the centre crop, at any size
         overrides["resize_size"] = round(arguments.image_size * 256 / 224)
@@ -210,8 +209,8 @@ def describe_recipe(recipe: "Recipe") -> str:
     crop = f"short side to {recipe.resize_size} px, centre crop of {recipe.image_size} px"
     if recipe.crop == "random-resized":
         crop = (
-            f"random-resized crop of {_percent(recipe.scale[0])} to {_percent(recipe.scale[1])} of "
-            f"the image, aspect {recipe.ratio[0]:.3g} to {recipe.ratio[1]:.3g}, "
+            f"random-resized crop of {100 * recipe.scale[0]:.3g} % to {100 * recipe.scale[1]:.3g} "
+            f"% of the image, aspect {recipe.ratio[0]:.3g} to {recipe.ratio[1]:.3g}, "
             f"to {recipe.image_size} px"
         )
     default = msgspec.structs.asdict(
@@ -224,12 +223,8 @@ def describe_recipe(recipe: "Recipe") -> str:
         for name, value in msgspec.structs.asdict(recipe).items()
         if name not in _IN_SENTENCE and value != default[name]
     ]
-    mirrored = f"{_percent(recipe.flip_probability)} mirrored"
+    mirrored = f"{100 * recipe.flip_probability:.3g} % mirrored"
     return "recipe: " + ", ".join([crop, recipe.interpolation, mirrored, *changed])
-
-
-def _percent(share: float) -> str:
-    return f"{100 * share:.3g} %"
 
 
 def _check_index(index: int, batches: int, recipe: "Recipe") -> None:

@@ -34,6 +34,7 @@ _INTERVAL_RANGE_S: Final = (0.1, 3600.0)
 
 def add_parsers(subparsers: "argparse._SubParsersAction[Any]") -> None:
     text = f"any endpoint of the host's daemon (default: {DEFAULT_ENDPOINT})"
+    interval = "seconds between requests (default: {:g})"
     status = subparsers.add_parser(
         "status",
         help="show what a running daemon does, and what holds it back",
@@ -51,7 +52,7 @@ def add_parsers(subparsers: "argparse._SubParsersAction[Any]") -> None:
     add_timeout_option(status, "seconds to wait for the reply")
     add_key_options(status)
     option(status, "--watch", "show it again and again, until q or Ctrl-C")
-    _add_interval_option(status, _STATUS_INTERVAL_S)
+    option(status, "--interval S", interval.format(_STATUS_INTERVAL_S), type=float)
     option(status, "--json", "print everything as one JSON object; with --watch one a line")
     option(status, "--counters", "print the counters of the node process at ENDPOINT instead")
     status.set_defaults(run=run_status)
@@ -65,13 +66,8 @@ def add_parsers(subparsers: "argparse._SubParsersAction[Any]") -> None:
     top.add_argument("endpoint", metavar="ENDPOINT", nargs="?", default=DEFAULT_ENDPOINT, help=text)
     add_timeout_option(top, "seconds to wait for the reply")
     add_key_options(top)
-    _add_interval_option(top, _TOP_INTERVAL_S)
+    option(top, "--interval S", interval.format(_TOP_INTERVAL_S), type=float)
     top.set_defaults(run=run_top)
-
-
-def _add_interval_option(parser: argparse.ArgumentParser, default_s: float) -> None:
-    text = f"seconds between requests (default: {default_s:g})"
-    option(parser, "--interval S", text, type=float)
 
 
 def _choose_interval(arguments: argparse.Namespace, default_s: float) -> float:
@@ -99,14 +95,8 @@ def run_status(arguments: argparse.Namespace) -> int:
     with _open_source(endpoint, arguments) as source:
         if arguments.watch:
             _watch(source, interval_s, is_json=arguments.json)
-        elif arguments.json:
-            from feeder.screens.console import report_fields, to_json
-
-            print(to_json(report_fields(source.fetch()), indent=2))
         else:
-            from feeder.screens.console import open_console
-
-            _print_report(source.fetch(), open_console())
+            _print_report(source.fetch(), is_json=arguments.json, indent=2)
     return 0
 
 
@@ -181,55 +171,50 @@ def _print_hosts(arguments: argparse.Namespace) -> int:
     return PeerError.exit_status if absent else 0
 
 
-def _print_report(report: "HostReport", console: "Console") -> None:
-    from feeder.screens.console import print_lines
-    from feeder.screens.sheet import Sheet, glyphs_for
-    from feeder.screens.status_screen import draw_status
+def _print_report(
+    report: "HostReport | str", *, is_json: bool = False, indent: int | None = None
+) -> None:
+    """Print a report, or the reason why there is none, as JSON or as a summary."""
+    from feeder.screens.console import open_console, print_lines, report_fields, to_json
 
-    sheet = Sheet(console.width, glyphs_for(console.encoding))
-    print_lines(console, draw_status(report, sheet))
+    if is_json:
+        fields = {"error": report} if isinstance(report, str) else report_fields(report)
+        print(to_json(fields, indent=indent), flush=True)
+    elif isinstance(report, str):
+        print(report, flush=True)
+    else:
+        console = open_console()  # which says so if rich is missing
+        from feeder.screens.sheet import Sheet, glyphs_for
+        from feeder.screens.status_screen import draw_status
+
+        sheet = Sheet(console.width, glyphs_for(console.encoding))
+        print_lines(console, draw_status(report, sheet))
 
 
 def _watch(source: "LinkSource", interval_s: float, *, is_json: bool) -> None:
+    """Show one report after another until the user ends it, or in a pipe a signal does."""
     first = source.fetch()
-    if is_json:
-        _print_repeatedly(source, first, interval_s, None)
-        return
-    from feeder.screens.console import is_live, open_console
+    if not is_json:
+        from feeder.screens.console import is_live, open_console
 
-    console = open_console()
-    if not is_live(console):
-        _print_repeatedly(source, first, interval_s, console)
-        return
-    from feeder.screens.status_screen import draw_status_frame
+        console = open_console()
+        if is_live(console):
+            from feeder.screens.status_screen import draw_status_frame
 
-    last = _show_live(source, first, draw_status_frame, interval_s, console)
-    _print_report(last, console)  # as the alternate screen is gone
-
-
-def _print_repeatedly(
-    source: "LinkSource", first: "HostReport", interval_s: float, console: "Console | None"
-) -> None:
-    """Print a report every ``interval_s``, as JSON without a console, until a signal ends it."""
-    from feeder.screens.console import report_fields, to_json
-
-    report: HostReport | None = first
-    problem = ""
+            # The last one again, as the alternate screen is gone.
+            _print_report(_show_live(source, first, draw_status_frame, interval_s, console))
+            return
+    report: HostReport | str = first
     while True:
-        if console is None:
-            fields = {"error": problem} if report is None else report_fields(report)
-            print(to_json(fields), flush=True)
-        elif report is None:
-            print(f"{problem}\n", flush=True)
-        else:
-            _print_report(report, console)
+        _print_report(report, is_json=is_json)
+        if not is_json:
             print(flush=True)
         next_s = time.monotonic() + interval_s
         source.wait(interval_s)
         try:
             report = source.fetch()
         except FeederError as error:
-            report, problem = None, str(error)
+            report = str(error)
             source.wait(next_s - time.monotonic())
 
 

@@ -3,7 +3,7 @@
 import os
 import re
 from collections.abc import Iterator
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 from typing import Final
 
@@ -111,24 +111,26 @@ def read_governors(files: KernelFiles, usable: frozenset[int]) -> tuple[Governor
     """The cpufreq governors of usable CPUs; one where only the range of clocks differs."""
     governors: dict[tuple[str, str, str], Governor] = {}
     for folder, cpus in _policies(files):
-        governor = Governor(
-            name=files.text(folder / "scaling_governor", 64),
-            driver=files.text(folder / "scaling_driver", 64),
-            cpus=len(cpus & usable) if usable else len(cpus),
-            least_khz=files.number(folder / "cpuinfo_min_freq"),
-            most_khz=files.number(folder / "cpuinfo_max_freq"),
-            preference=files.text(folder / "energy_performance_preference", 64),
+        name, driver, preference = (
+            files.text(folder / file, 64)
+            for file in ("scaling_governor", "scaling_driver", "energy_performance_preference")
         )
-        if governor.name and governor.cpus:
-            key = (governor.name, governor.driver, governor.preference)
-            other = governors.get(key, replace(governor, cpus=0))
-            leasts = [khz for khz in (governor.least_khz, other.least_khz) if khz is not None]
-            mosts = [khz for khz in (governor.most_khz, other.most_khz) if khz is not None]
-            governors[key] = replace(
-                governor,
-                cpus=governor.cpus + other.cpus,
-                least_khz=min(leasts, default=None),
-                most_khz=max(mosts, default=None),
+        count = len(cpus & usable) if usable else len(cpus)
+        if name and count:
+            least = files.number(folder / "cpuinfo_min_freq")
+            most = files.number(folder / "cpuinfo_max_freq")
+            other = governors.get((name, driver, preference))
+            if other is not None:
+                count += other.cpus
+                least = min((khz for khz in (least, other.least_khz) if khz), default=None)
+                most = max((khz for khz in (most, other.most_khz) if khz), default=None)
+            governors[name, driver, preference] = Governor(
+                name=name,
+                driver=driver,
+                cpus=count,
+                least_khz=least,
+                most_khz=most,
+                preference=preference,
             )
     return tuple(sorted(governors.values(), key=lambda governor: -governor.cpus))
 

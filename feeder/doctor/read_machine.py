@@ -39,66 +39,53 @@ _LOOK_S: Final = 0.3
 _REASON_LETTERS_MAX: Final = 200
 
 
-def read_machine(root: Path, datasets: Sequence[Path] = (), process: str = "self") -> Machine:
+def read_machine(
+    root: Path, datasets: Sequence[Path] = (), process: str = "self", *, is_brief: bool = False
+) -> Machine:
     """All facts about the machine with /proc and /sys below ``root``.
 
     CPU mask, cgroup and limits are those of ``process``, a folder in its /proc; the libraries are
-    always this process's.
+    always this process's. With ``is_brief``, in a few ms, those that are worth a warning when
+    ``feeder serve`` starts: its node processes have loaded the libraries, and
+    ``daemon.node_plan``, which knows the configuration, looks at open files.
     """
     files = KernelFiles(root, process)
     unreadable: list[str] = []
-    allowed = read_allowed(files, unreadable)
-    nodes = read_nodes(files, allowed, unreadable)
-    is_here = root == Path("/")  # a copy of another machine's /proc stands still
+    is_here = root == Path("/") and not is_brief  # a copy of another machine's /proc stands still
     finder, began_s = NeighbourFinder(), time.monotonic()
     if is_here:
         finder.look((), began_s)
+    allowed = read_allowed(files, unreadable)
+    machine = Machine(
+        process=process,
+        processor=read_processor(files, with_cores=not is_brief),
+        nodes=read_nodes(files, allowed, unreadable),
+        allowed=allowed,
+        governors=read_governors(files, allowed.cpus),
+        memory=read_memory(files),
+        clock=read_clock(files),
+        datasets=read_places(files, datasets),
+    )
+    if is_brief:
+        return machine
     libraries = read_libraries()  # takes time enough for another look
     ours, daemons, swapped_bytes = read_processes(files)
     load = read_load(files)
     if is_here:
         time.sleep(max(0.0, began_s + _LOOK_S - time.monotonic()))
         others = finder.look(ours | {os.getpid()}, time.monotonic())
-        busy = tuple(BusyProcess(*other) for other in others)
-        load = replace(load, busy=busy)
-    return Machine(
-        process=process,
+        load = replace(load, busy=tuple(BusyProcess(*other) for other in others))
+    return replace(
+        machine,
         kernel=files.text("proc/sys/kernel/osrelease", 256),
-        processor=read_processor(files),
-        nodes=nodes,
-        allowed=allowed,
-        governors=read_governors(files, allowed.cpus),
         cards=read_cards(files),
         accelerators=read_accelerators(files),
-        memory=read_memory(files, swapped_bytes),
+        memory=replace(machine.memory, feeder_swapped_bytes=swapped_bytes),
         limits=read_limits(files),
-        clock=read_clock(files),
-        datasets=read_places(files, datasets),
         daemons=daemons,
         load=load,
         libraries=libraries,
         unreadable=tuple(dict.fromkeys(unreadable)),
-    )
-
-
-def read_for_serving(root: Path, datasets: Sequence[Path]) -> Machine:
-    """The facts that are worth a warning when ``feeder serve`` starts, in a few ms.
-
-    Libraries are left to the node processes, which have loaded them, and open files to
-    ``daemon.node_plan``, which knows the configuration.
-    """
-    files = KernelFiles(root)
-    unreadable: list[str] = []
-    allowed = read_allowed(files, unreadable)
-    nodes = read_nodes(files, allowed, unreadable)
-    return Machine(
-        processor=read_processor(files, with_cores=False),
-        nodes=nodes,
-        allowed=allowed,
-        governors=read_governors(files, allowed.cpus),
-        memory=read_memory(files),
-        clock=read_clock(files),
-        datasets=read_places(files, datasets),
     )
 
 

@@ -30,8 +30,8 @@ _AVERAGE: Final = re.compile(r"([0-9]{1,6}\.[0-9]{1,6}) ")
 _PRESSURE: Final = re.compile(r"some avg10=([0-9]{1,3}(?:\.[0-9]{1,6})?) ")
 
 
-def read_memory(files: KernelFiles, feeder_swapped_bytes: int = 0) -> Memory:
-    """What the machine has and the cgroup allows; the argument is passed on."""
+def read_memory(files: KernelFiles) -> Memory:
+    """What the machine has and the cgroup allows."""
     info = files.fields("proc/meminfo")
     version, limit, swap_limit = _read_cgroup(files)
     chosen = _CHOSEN.search(files.text("sys/kernel/mm/transparent_hugepage/enabled", 256))
@@ -44,7 +44,6 @@ def read_memory(files: KernelFiles, feeder_swapped_bytes: int = 0) -> Memory:
         swap=_read_swap(files),
         swap_limit_bytes=swap_limit,
         cgroup_version=version,
-        feeder_swapped_bytes=feeder_swapped_bytes,
     )
 
 

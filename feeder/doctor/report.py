@@ -11,14 +11,13 @@ from typing import Final
 from feeder.doctor.findings.facts import UNLIMITED, Machine
 from feeder.doctor.findings.file_systems import describe_detour
 from feeder.doctor.findings.table import Finding, Severity, find_all
-from feeder.doctor.read_machine import read_for_serving
+from feeder.doctor.read_machine import read_machine
 from feeder.host.topology import format_cpulist
 from feeder.process.path_text import printable
 
 WARNINGS_MAX: Final = 3
 """Lines that ``feeder serve`` logs when it starts."""
 
-_LABEL_WIDTH: Final = 14
 _WIDTH_MAX: Final = 100
 """Longer lines are hard to read, whatever the terminal's width."""
 
@@ -29,7 +28,7 @@ def format_report(machine: Machine, findings: Sequence[Finding], width: int) -> 
     process = "" if machine.process == "self" else f", for process {machine.process}"
     lines = [f"The machine as Feeder sees it{process}", ""]
     for label, text in list_facts(machine):
-        lines += _wrap(f"  {label:<{_LABEL_WIDTH}}", text, wrapped, break_long_words=False)
+        lines += _wrap(f"  {label:<14}", text, wrapped, break_long_words=False)
     problems = [finding for finding in findings if finding.severity > Severity.NOTE]
     notes = [finding for finding in findings if finding.severity == Severity.NOTE]
     headline = f"{len(problems)} problems, the worst first" if problems else "Nothing is wrong."
@@ -80,7 +79,7 @@ def find_worst(root: Path, datasets: Sequence[Path]) -> list[str]:
     never raises: no fault in inspecting the machine may keep the daemon from serving.
     """
     try:
-        findings = find_all(read_for_serving(root, datasets))
+        findings = find_all(read_machine(root, datasets, is_brief=True))
     except Exception as error:  # noqa: BLE001 -- see above
         reason = ": ".join(filter(None, [type(error).__name__, str(error)]))
         return [printable(f"the machine could not be inspected ({reason}); see `feeder doctor`")]

@@ -74,10 +74,10 @@ def test_the_worst_come_first_in_one_line_each(
 
 
 def test_finding_the_worst_never_raises(monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(*_: object) -> None:
+    def fail(*_: object, is_brief: bool) -> None:
         raise MemoryError
 
-    monkeypatch.setattr(report, "read_for_serving", fail)
+    monkeypatch.setattr(report, "read_machine", fail)
     assert find_worst(Path("/"), []) == [
         "the machine could not be inspected (MemoryError); see `feeder doctor`"
     ]

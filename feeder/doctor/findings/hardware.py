@@ -20,19 +20,14 @@ _OWN_POLICY: Final = ("intel_pstate", "amd-pstate-epp")
 _SAVING: Final = ("power", "balance_power")
 """Energy preferences that are biased to saving power."""
 
-_SLOW_CLOCKS: Final = {
-    "hpet",
-    "acpi_pm",
-    "pit",
-    "jiffies",
-    "refined-jiffies",
-    "xen",
-    "hyperv_clocksource_msr",
-}
+_SLOW_CLOCKS: Final = frozenset(
+    {"hpet", "acpi_pm", "pit", "jiffies", "refined-jiffies", "xen", "hyperv_clocksource_msr"}
+)
 """Clock sources that are read by a system call, not in the process (vdso(7))."""
 
 _FAST_CLOCKS: Final = ("tsc", "kvm-clock", "hyperv_clocksource_tsc_page", "arch_sys_counter")
 _CLOCK_FOLDER: Final = "/sys/devices/system/clocksource/clocksource0"
+_NARROW: Final = ("SSE4", "SSE2")
 _VECTORS_COST: Final = (
     "One core makes 2,230 samples/s without AVX2, 4,216 with it and 4,955 with AVX-512 VBMI, "
     "measured on one AMD EPYC (docs/performance.md)."
@@ -178,7 +173,7 @@ def slow_clock(machine: Machine) -> Texts:
 
 
 def hidden_vectors(machine: Machine) -> Texts:
-    if _is_narrow(machine) and machine.processor.is_virtual:
+    if machine.processor.vectors in _NARROW and machine.processor.is_virtual:
         yield (
             "this virtual machine shows no AVX2, which its host most likely has",
             _VECTORS_COST,
@@ -188,12 +183,8 @@ def hidden_vectors(machine: Machine) -> Texts:
 
 
 def absent_vectors(machine: Machine) -> Texts:
-    if _is_narrow(machine) and not machine.processor.is_virtual:
+    if machine.processor.vectors in _NARROW and not machine.processor.is_virtual:
         yield "this CPU has no AVX2", _VECTORS_COST
-
-
-def _is_narrow(machine: Machine) -> bool:
-    return machine.processor.vectors in ("SSE4", "SSE2")
 
 
 def far_cards(machine: Machine) -> Texts:
