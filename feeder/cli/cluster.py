@@ -19,7 +19,6 @@ _FEEDERS_MAX: Final = 4096
 
 
 def add_parser(subparsers: "argparse._SubParsersAction[Any]") -> None:
-    """Add the command to the command line."""
     parser = subparsers.add_parser(
         "cluster",
         help="run feeders on the hosts of a Ray cluster",

@@ -336,7 +336,6 @@ def _draw_note(
 
 
 def _shown_size(width: int, height: int) -> tuple[int, int]:
-    """The size at which a picture is shown: small ones enlarged, large ones shrunk."""
     longest = max(width, height)
     if longest > _LARGEST_PX:
         scale = _LARGEST_PX / longest

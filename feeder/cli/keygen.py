@@ -24,7 +24,6 @@ def add_parser(subparsers: "argparse._SubParsersAction[Any]") -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Make the keys and print their paths; replace files only with --force."""
     import zmq
 
     from feeder.process.stop_signals import stop_signals_blocked

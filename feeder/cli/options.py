@@ -36,7 +36,6 @@ def add_key_options(parser: "Parser") -> None:
 
 
 def read_keys(arguments: argparse.Namespace) -> "ClientKeys | None":
-    """The keys that the options name; ConfigError."""
     from feeder.security.keys import read_client_keys
 
     return read_client_keys(arguments.server_key, arguments.client_key)

@@ -1,6 +1,7 @@
 """``feeder pack SRC DST``: packs a source of images into a dataset."""
 
 import argparse
+import dataclasses
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -17,34 +18,6 @@ if TYPE_CHECKING:
     from feeder.pack.task_pool import MakePool
 
 _KIND_HELP: Final = f"kind of SRC (default: recognised by its content): {', '.join(MODULES)}"
-
-_PACKING: Final = (
-    "shards",
-    "tile_width_px",
-    "seed",
-    "strict",
-    "max_bad",
-    "apply_exif",
-    "classes_of",
-    "max_side",
-    "quality",
-    "subsampling",
-    "png16_max",
-)
-"""Options that are fields of PackOptions."""
-
-_READING: Final = (
-    "kind",
-    "image",
-    "label",
-    "label_kind",
-    "uncertain",
-    "label_base",
-    "labels_file",
-    "class_names_file",
-    "all_splits",
-)
-"""Options that are arguments of ``recognise``."""
 
 
 def add_parser(subparsers: "argparse._SubParsersAction[Any]") -> None:
@@ -175,6 +148,7 @@ def run(arguments: argparse.Namespace) -> int:
     from feeder.pack.options import PackOptions
     from feeder.pack.run import pack_dataset
     from feeder.pack.task_pool import choose_jobs
+    from feeder.source.source import SourceSpec
 
     if arguments.lanes is not None:
         raise ConfigError(
@@ -182,13 +156,13 @@ def run(arguments: argparse.Namespace) -> int:
             "only where the number chosen by size does not fit"
         )
     split, own_split = _choose_split(arguments)
+    jobs = choose_jobs(arguments.jobs)
+    # An option that has the name of a field of these sets that field.
     values = vars(arguments)
-    options = PackOptions(
-        jobs=choose_jobs(arguments.jobs),
-        split=split,
-        reading={name: values[name] for name in _READING} | {"split": own_split},
-        **{name: values[name] for name in _PACKING},
-    )
+    reading = {name: values[name] for name in SourceSpec.__struct_fields__ if name in values}
+    own = {field.name for field in dataclasses.fields(PackOptions)} & {*values}
+    packing = {name: values[name] for name in own} | {"split": split, "jobs": jobs}
+    options = PackOptions(reading=reading | {"split": own_split}, **packing)
     destination, make_pool = arguments.destination, _choose_pool(arguments)
     summary = perform(
         lambda progress: pack_dataset(

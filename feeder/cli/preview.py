@@ -83,7 +83,6 @@ def add_parser(subparsers: "argparse._SubParsersAction[Any]") -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Draw the sheet and print its path."""
     from feeder.cli.contact_sheet import draw_contact_sheet
     from feeder.survey.numbers import plural
 
@@ -121,7 +120,6 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _preview_dataset(arguments: argparse.Namespace) -> "tuple[SampleSheet, Recipe]":
-    """Show a batch of a packed dataset."""
     from feeder.cli.contact_sheet import show_samples
     from feeder.dataset.opened import Dataset
 

@@ -74,13 +74,11 @@ class LinkSource:
             time.sleep(max(0.0, wait_s))
 
     def take_within(self, until_s: float) -> HostReport:
-        """Wait for a requested report until the time of its request is over."""
         while (report := self.take(max(0.0, until_s - time.monotonic()))) is None:
             pass
         return report
 
     def fetch(self) -> HostReport:
-        """Request a report and wait for it."""
         self.ask()
         return self.take_within(time.monotonic() + self._timeout_s)
 
@@ -106,7 +104,6 @@ def ask_all(endpoints: Sequence[str], arguments: argparse.Namespace) -> list[Hos
 
 
 def _ask_some(sources: Sequence[LinkSource], until_s: float) -> list[HostAnswer]:
-    """Request a report from each, then wait for all of them together."""
 
     def ask(source: LinkSource) -> str:
         try:

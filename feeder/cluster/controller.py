@@ -43,8 +43,6 @@ Published = tuple[tuple[str, str], ...]
 
 @dataclass(slots=True, eq=False)
 class _Actor:
-    """The actor of a launch."""
-
     launch: Launch
     handle: Any = None
     version: int = 0  # of its state, as reported last
@@ -94,7 +92,6 @@ class Controller:
             }
 
     def scale(self, feeders: int) -> None:
-        """Want another number of feeders."""
         with self._lock:
             self._wanted, self._is_scaled = feeders, True
 
@@ -235,7 +232,6 @@ class Controller:
                     self._forget(actor, "Ray's head did not answer")
 
     def _keep(self) -> None:
-        """Store what a later controller needs, if it has changed."""
         with self._lock:
             launches = tuple(actor.launch for actor in self._actors.values())
             kept = Kept(wanted=self._wanted, launches=launches)

@@ -69,11 +69,9 @@ class LookupServer:
         self._thread.start()
 
     def publish(self, listed: str) -> None:
-        """Answer with this list from now on."""
         self._answer = format_answer(listed)
 
     def close(self) -> None:
-        """End the thread and close the socket."""
         self._is_closed = True
         self._thread.join(4 * _POLL_MS / 1000)
 

@@ -25,6 +25,9 @@ STALL_S: Final = 3600.0
 """Without the end of any task: longer than a part takes whose host is lost at its end."""
 
 
+_RESUMABLE: Final = "finished parts are kept, run the same command again"
+
+
 class RayTaskPool:
     """Runs one module's tasks on a Ray cluster; a context manager that ends them all."""
 
@@ -75,7 +78,7 @@ class RayTaskPool:
         try:
             self._child.send(message)
         except EOFError as end:
-            raise _lost(end) from None
+            raise self._lost(end) from None
 
     def _next(self, limit_s: float, doing: str) -> Message:
         by_s = time.monotonic() + limit_s
@@ -84,18 +87,13 @@ class RayTaskPool:
                 if "doing" not in message:
                     return message
         except EOFError as end:
-            raise _lost(end) from None
+            raise self._lost(end) from None
         raise PeerError(
-            f"Ray did not answer within {limit_s:g} s, {doing}: see `ray status`; finished "
-            "parts are kept, run the same command again"
+            f"Ray did not answer within {limit_s:g} s, {doing}: see `ray status`; {_RESUMABLE}"
         )
 
-
-def _lost(end: EOFError) -> ResourceError:
-    return ResourceError(
-        f"the connection to Ray was lost ({end}); finished parts are kept, run the same command "
-        "again"
-    )
+    def _lost(self, end: EOFError) -> ResourceError:
+        return ResourceError(f"the connection to Ray was lost ({end}); {_RESUMABLE}")
 
 
 def perform_task(module: str, setup: dict[str, Any], task: dict[str, Any]) -> list[dict[str, Any]]:

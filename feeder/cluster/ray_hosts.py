@@ -46,7 +46,6 @@ def find_hosts(resource: str) -> dict[str, str]:
 
 
 def find_head() -> str:
-    """The address of the head."""
     for node in _nodes():
         if "node:__internal_head__" in node["Resources"]:
             return str(node["NodeManagerAddress"])
@@ -124,7 +123,6 @@ def _explain_death(text: str) -> str:
 
 
 def keep(kept: Kept, namespace: str) -> None:
-    """Store what a later controller needs."""
     _internal_kv_put(_KEPT_KEY, msgspec.json.encode(kept), overwrite=True, namespace=namespace)
 
 

@@ -21,6 +21,7 @@ from typing import Any, Final
 
 import msgspec
 
+from feeder.cluster.command import last_line
 from feeder.cluster.settings import (
     CONTROLLER,
     Request,
@@ -153,7 +154,6 @@ class _Command:
         return self._down(controller)
 
     def _get(self, future: Any) -> Any:
-        """The result of a call to the controller."""
         try:
             return self._ray.get(future, timeout=max(0.1, self._by_s - time.monotonic()))
         except self._ray.exceptions.GetTimeoutError:
@@ -268,17 +268,14 @@ def _messages_of(ray: Any, future: Any) -> list[dict[str, Any]]:
     try:
         return list(ray.get(future))
     except ray.exceptions.RayError as error:
-        lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-        last = lines[-1] if lines else type(error).__name__
         text = (
-            f"a Ray task failed: {last}; is Feeder installed on every host "
-            f"({install_command('daemon', 'ray')})?"
+            f"a Ray task failed: {last_line(str(error) or type(error).__name__)}; is Feeder "
+            f"installed on every host ({install_command('daemon', 'ray')})?"
         )
         return [{"kind": "error", "error": "ResourceError", "message": text}]
 
 
 def main() -> None:
-    """Perform the request on standard input."""
     die_with_parent(int(sys.argv[1]))
     answers = os.fdopen(os.dup(1), "wb", buffering=0)
     os.dup2(2, 1)  # Ray prints

@@ -136,7 +136,6 @@ def read_governors(files: KernelFiles, usable: frozenset[int]) -> tuple[Governor
 
 
 def _policies(files: KernelFiles) -> Iterator[tuple[Path, frozenset[int]]]:
-    """Yield the folder of each cpufreq policy and its CPUs."""
     policies = [name for name in files.entries(_SYSTEM / "cpufreq") if _POLICY.fullmatch(name)]
     for name in policies:
         folder = _SYSTEM / "cpufreq" / name

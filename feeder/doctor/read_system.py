@@ -31,7 +31,6 @@ _PRESSURE: Final = re.compile(r"some avg10=([0-9]{1,3}(?:\.[0-9]{1,6})?) ")
 
 
 def read_memory(files: KernelFiles) -> Memory:
-    """What the machine has and the cgroup allows."""
     info = files.fields("proc/meminfo")
     version, limit, swap_limit = _read_cgroup(files)
     chosen = _CHOSEN.search(files.text("sys/kernel/mm/transparent_hugepage/enabled", 256))

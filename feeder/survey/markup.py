@@ -92,5 +92,4 @@ def make_section(identity: str, title: str, *pieces: str) -> str:
 
 
 def make_details(summary: str, content: str) -> str:
-    """Content that is folded until it is asked for."""
     return f"<details><summary>{escape(summary)}</summary>\n{content}\n</details>"

@@ -72,7 +72,6 @@ def _make_thumbnail(jpeg: bytes) -> str:
 
 
 def picture_html(picture: Picture) -> str:
-    """The picture in its frame; its name stands beside it."""
     if not picture.source:
         return '<div class="picture">no picture</div>'
     return f'<div class="picture"><img src="{picture.source}" alt=""></div>'

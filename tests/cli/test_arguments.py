@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from feeder.cli import pack, serve
+from feeder.cli import serve
 from feeder.cli.main import build_parser
 from feeder.dataset.manifest import load_manifest
 from feeder.pack.options import PackOptions
@@ -71,18 +71,26 @@ def test_numeric_libraries_get_one_thread(monkeypatch: pytest.MonkeyPatch) -> No
     assert {name: seen.get(name) for name in SINGLE_THREADS} == SINGLE_THREADS
 
 
-def test_every_option_of_pack_reaches_packing_or_the_source() -> None:
+def test_every_option_of_pack_reaches_packing_or_the_source(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     fields = {field.name for field in dataclasses.fields(PackOptions)}
-    assert {*pack._PACKING} == fields - {"jobs", "split", "reading"}
-    assert {*pack._READING} < {*SourceSpec.__struct_fields__}
     parsed = vars(build_parser().parse_args(["pack", "a", "b"]))
-    others = {"command", "run", "source", "destination", "lanes", "jobs", "ray"}
-    splits = {"split", "val_fraction", "val_list"}
-    assert {*parsed} == {*pack._PACKING, *pack._READING} | others | splits
-    options = PackOptions()
-    assert {name: parsed[name] for name in pack._PACKING} == {
-        name: getattr(options, name) for name in pack._PACKING
-    }, "the defaults are the same"
+    assert fields - {*parsed} == {"reading"}
+    others = {"command", "run", "source", "destination", "lanes", "ray", "val_fraction", "val_list"}
+    assert {*parsed} - others <= fields | {*SourceSpec.__struct_fields__}
+    packed: list[PackOptions] = []
+    monkeypatch.setattr("feeder.pack.run.pack_dataset", lambda _1, _2, options, *_, **__: options)
+    monkeypatch.setattr("feeder.cli.pack.format_summary", lambda _, o: packed.append(o) or [])
+    base = ("pack", "a", tmp_path)
+    words = "--image i --class-names c --split s --seed 3 --tile-width 64 --strict --jobs 1"
+    for options in (("--jobs", "1"), words.split()):
+        assert call_feeder(*base, *options).returncode == 0
+    plain, chosen = packed
+    assert plain == PackOptions(reading=plain.reading), "the defaults are the same"
+    assert (chosen.seed, chosen.tile_width_px, chosen.strict, chosen.split) == (3, 64, True, None)
+    names = ("image", "class_names_file", "split", "label")
+    assert [chosen.reading[name] for name in names] == ["i", "c", "s", ""]
 
 
 def test_every_option_of_serve_is_a_configuration_key() -> None:

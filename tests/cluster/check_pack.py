@@ -33,7 +33,6 @@ def fingerprint_of(folder: Path) -> str:
 
 
 def pack_on(cluster: SimulatedCluster, source: Path, folder: Path) -> "subprocess.Popen[str]":
-    """Start packing on the cluster."""
     return subprocess.Popen(
         feeder_command(
             *("pack", source, folder, "--shards", str(SHARDS), "--ray", cluster.address)

@@ -35,7 +35,7 @@ def read_epochs(
     on_batch: Callable[[int], None] = lambda _: None,
     **options: object,
 ) -> dict[BatchKey, str]:
-    """Return a hash of each batch's pixels and labels; each must come once."""
+    """A hash of each batch's pixels and labels; each must come once."""
     found: dict[BatchKey, str] = {}
     with FeederLoader(
         endpoint,  # type: ignore[arg-type]
@@ -57,14 +57,12 @@ def read_epochs(
 
 
 def expect_batches(dataset: Path, epochs: int) -> dict[BatchKey, str]:
-    """Return what a single feeder gives."""
     with Daemon("--data", f"d={dataset}", "--bind", "tcp://127.0.0.1:0", "--workers", "1") as one:
         return read_epochs(one.endpoint, epochs)
 
 
 @contextlib.contextmanager
 def redis_server(folder: Path) -> Iterator[str]:
-    """Run Debian's redis-server; yield its address."""
     port = free_port()
     server = psutil.Popen(
         ["redis-server", "--port", str(port), "--save", "", "--dir", str(folder)],
@@ -80,7 +78,6 @@ def redis_server(folder: Path) -> Iterator[str]:
 
 
 def listed_in(path: Path) -> list[str]:
-    """Return the endpoints in a list."""
     lines = [line for line in path.read_text().splitlines() if not line.startswith("#")]
     return [line.split()[1] for line in lines]
 

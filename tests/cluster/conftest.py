@@ -21,7 +21,6 @@ def dataset(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def configure(folder: Path, dataset: Path, more: str = "") -> Path:
-    """Write a configuration for small feeders; return its path."""
     path = folder / "feeder.toml"
     path.write_text(
         f'[serve]\nworkers = 1\nslots_bytes = "64 MiB"\n{more}'

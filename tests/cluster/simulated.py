@@ -41,7 +41,7 @@ class SimulatedHost:
         instead: Mapping[Path, Path] | None = None,
         log: Path,
     ) -> None:
-        """Start it; ``instead`` shows it other files or folders at the paths that are its keys."""
+        """``instead`` shows it other files or folders at the paths that are its keys."""
         self.address = address
         self._stopped: list[psutil.Process] = []
         with log.open("wb") as output:
@@ -112,7 +112,6 @@ class SimulatedCluster:
     """A head without the resource, and hosts with it; its context ends all of them."""
 
     def __init__(self, folder: Path, *, head_environ: Mapping[str, str] | None = None) -> None:
-        """Start the head."""
         self.folder = folder
         self.port = free_port()
         self.lookup_port = free_port()
@@ -132,7 +131,6 @@ class SimulatedCluster:
         self.close()
 
     def close(self) -> None:
-        """SIGKILL everything that is left."""
         self._remember()
         for host in (*self.hosts.values(), self.head):
             with contextlib.suppress(subprocess.TimeoutExpired):
@@ -144,13 +142,11 @@ class SimulatedCluster:
             self._sockets.cleanup()
 
     def restart_head(self) -> None:
-        """Start the head again at its address, after ``head.kill()``."""
         # Ray also sees the other hosts' processes, and would take the head for running.
         (Path(self._sockets.name) / "ray_current_cluster").unlink(missing_ok=True)
         self.head = self._start_head()
 
     def add(self, *numbers: int, instead: Mapping[Path, Path] | None = None) -> None:
-        """Start hosts, and return once Ray knows them; ``instead`` as of SimulatedHost."""
         options = [f"--address={self.address}", "--num-cpus=1"]
         options.append(f"--resources={json.dumps({'feeder': 1})}")
         for number in numbers:
@@ -166,11 +162,9 @@ class SimulatedCluster:
         return [each for host in self.hosts.values() for each in host.daemons()]
 
     def host_of(self, slot: Mapping[str, Any]) -> SimulatedHost:
-        """Return the host that a row of the status is about."""
         return next(each for each in self.hosts.values() if each.address == slot["address"])
 
     def command(self, *arguments: str | Path) -> subprocess.CompletedProcess[str]:
-        """Run ``feeder cluster``; the address is added."""
         name, *rest = map(str, arguments)
         done = subprocess.run(
             feeder_command("cluster", name, "--address", self.address, *rest),
@@ -191,13 +185,11 @@ class SimulatedCluster:
         return done
 
     def status(self) -> dict[str, Any]:
-        """Return what ``feeder cluster status --json`` prints."""
         done = self.command("status", "--json")
         assert done.returncode == 0, done.stderr
         return dict(json.loads(done.stdout))
 
     def wait_status(self, holds: Any, what: str, deadline_s: float = 60.0) -> dict[str, Any]:
-        """Return the first status for which ``holds(status)``."""
         give_up_s = time.monotonic() + deadline_s
         while True:
             status = self.status()

@@ -12,7 +12,6 @@ DESCRIPTIONS = Path(__file__).with_name("machines")
 
 @pytest.fixture(scope="session")
 def trees(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """Return the root of each machine by name."""
     return {
         path.stem: write_tree(
             tmp_path_factory.mktemp(path.stem), read_description(path.read_text("utf-8"))

@@ -36,7 +36,6 @@ if "tests.faults.client" in sys.orig_argv:
 
 
 def common_port() -> int:
-    """Return a port that is free at all pods' addresses."""
     while True:
         with contextlib.ExitStack() as stack, contextlib.suppress(OSError):
             sockets = [stack.enter_context(socket.socket()) for _ in PODS]
@@ -52,7 +51,6 @@ def sessions(pod: Daemon) -> int:
 
 
 def undisturbed(endpoint: str, batches: int) -> list[str]:
-    """Return the batches of a client of one feeder."""
     with make_numpy_loader(endpoint) as loader:
         endless = (batch for _ in iter(int, 1) for batch in loader)
         return [digest(batch) for batch in itertools.islice(endless, batches)]

@@ -33,7 +33,6 @@ Manifest = dict[str, Any]
 
 
 def manifests() -> dict[str, Manifest]:
-    """Return all objects, by file, kind and name."""
     return {
         f"{path.stem} {found['kind']} {found['metadata']['name']}": found
         for path in sorted(FOLDER.glob("*.yaml"))
@@ -129,7 +128,6 @@ class Pod:
         self.daemon = Daemon(*arguments, "--workers", "1")
 
     def probe(self, kind: str) -> int:
-        """Return the status that the kubelet would get."""
         get = CONTAINER[kind]["httpGet"]
         assert get["port"] == "metrics"
         return self.get(get["path"])

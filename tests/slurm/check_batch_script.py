@@ -57,19 +57,16 @@ def environ(packed: Path) -> dict[str, str]:
 
 
 def batches_of(job: Job) -> list[str]:
-    """Return the digests that its trainers have printed."""
     words = (line.split(" ", 2) for line in job.output.splitlines() if line.startswith("batch "))
     return [digest for _, _, digest in words]
 
 
 def feeders_of(job: Job) -> list[int]:
-    """Return how many feeders served a trainer, for each batch in the order of printing."""
     lines = (line.split() for line in job.output.splitlines() if line.startswith("batch "))
     return [int(feeders) for _, feeders, *_ in lines]
 
 
 def endpoints_of(job: Job) -> dict[str, str]:
-    """Return the endpoints that it handed to the trainers, by name."""
     lines = (job.folder / "endpoints").read_text().splitlines()
     return dict(line.split() for line in lines)
 

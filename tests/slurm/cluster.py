@@ -32,7 +32,6 @@ _ENDED = {"COMPLETED", "FAILED", "CANCELLED", "NODE_FAIL", "TIMEOUT", "OUT_OF_ME
 
 
 def missing_programs() -> list[str]:
-    """Return what a cluster needs and this machine lacks."""
     return [name for name in PROGRAMS if not shutil.which(name, path=_PATH)]
 
 
@@ -70,7 +69,6 @@ class Cluster:
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def environ(self, **more: str) -> dict[str, str]:
-        """Return an environment in which the commands of Slurm find this one."""
         own = {name: value for name, value in os.environ.items() if not name.startswith("SLURM_")}
         return own | {"PATH": _PATH, "SLURM_CONF": str(self.conf)} | more
 
@@ -88,11 +86,10 @@ class Cluster:
                 process.kill()
 
     def node_state(self, node: str) -> str:
-        """Return a node's state in the controller's words; a star: it does not respond."""
+        """In the controller's words; a star: it does not respond."""
         return self.run("sinfo", "--noheader", "--nodes", node, "--format", "%T").strip()
 
     def run(self, *command: str) -> str:
-        """Return what a command of Slurm prints."""
         done = subprocess.run(
             command, env=self.environ(), capture_output=True, text=True, timeout=60, check=True
         )
@@ -197,18 +194,15 @@ class Job:
         return self._output.parent / f"feeder-{self.number}"
 
     def nodes(self) -> set[str]:
-        """Return the nodes that it has while it runs."""
         numbers = f"{self.number},{int(self.number) + 1}"  # the second of a heterogeneous job
         lists = self.cluster.run("squeue", "--noheader", "--jobs", numbers, "--format", "%N")
         names = self.cluster.run("scontrol", "show", "hostnames", ",".join(lists.split()))
         return set(names.split())
 
     def own_lines(self) -> list[str]:
-        """Return what the script itself has printed."""
         return [line for line in self.output.splitlines() if line.startswith("feeder: ")]
 
     def state(self) -> tuple[str, str]:
-        """Return its state, and its exit status as STATUS:SIGNAL."""
         shown = self.cluster.run("scontrol", "--oneliner", "show", "job", self.number)
         found = re.search(r"JobState=(\S+)", shown), re.search(r"ExitCode=(\S+)", shown)
         assert found[0] is not None
@@ -216,7 +210,7 @@ class Job:
         return found[0][1], found[1][1]
 
     def wait(self) -> int:
-        """Return its exit status once it and all of its processes have ended."""
+        """Its exit status once it and all of its processes have ended."""
         wait_until(
             lambda: self.state()[0] in _ENDED, f"job {self.number} has ended", JOB_DEADLINE_S
         )
@@ -224,11 +218,10 @@ class Job:
         return int(self.state()[1].partition(":")[0])
 
     def wait_gone(self) -> None:
-        """Return once none of its processes is left."""
         wait_until(lambda: not self.processes(), f"no process of job {self.number} is left")
 
     def processes(self, *words: str) -> list[psutil.Process]:
-        """Return its processes, on all nodes, with ``words`` in their command line."""
+        """On all nodes, with ``words`` in their command line."""
         numbers = {self.number, str(int(self.number) + 1)}  # the second part of a heterogeneous job
         conf = str(self.cluster.conf)
         found = [

@@ -42,7 +42,6 @@ def _union(match: re.Match[str]) -> str:
 
 
 def compile_dashboard(folder: Path, dashboard: dict[str, Any]) -> str:
-    """Return what the compiler has against a dashboard."""
     lines = ["import type { Dashboard } from './types/raw/dashboard/x/types.gen';"]
     for kind, room in PANELS.items():
         path = f"./types/raw/composable/{room}/panelcfg/x/types.gen"

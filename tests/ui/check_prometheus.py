@@ -101,7 +101,6 @@ def training(daemon: Daemon) -> Iterator[None]:
 
 
 def query(prometheus: str, text: str) -> list[dict[str, Any]]:
-    """Return the series of an instant query; none while Prometheus starts."""
     url = f"http://{prometheus}/api/v1/query?{urllib.parse.urlencode({'query': text})}"
     try:
         with urllib.request.urlopen(url, timeout=DEADLINE_S) as response:

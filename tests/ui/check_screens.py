@@ -37,7 +37,6 @@ def start(command: str, endpoint: str) -> ScreenProgram:
 def showing(
     command: str, report: HostReport, *texts: str
 ) -> Iterator[tuple[ReportNode, ScreenProgram]]:
-    """Run a live screen of a report until it shows the texts."""
     with ReportNode(report) as node, start(command, node.endpoint) as program:
         program.wait_text(*texts, "q quit")
         yield node, program

@@ -52,7 +52,6 @@ THEME: Final = TerminalTheme(
 
 
 def main(folder: Path) -> None:
-    """Write both pictures into ``folder``."""
     report = watch()
     sys.stdout.write(f"{folder}: {report.verdict.text}\n")
     sheet = Sheet(WIDTH, BLOCKS)
@@ -67,7 +66,6 @@ def main(folder: Path) -> None:
 
 
 def watch() -> HostReport:
-    """Return the report of a daemon that two clients have used for a while."""
     with tempfile.TemporaryDirectory() as made, contextlib.ExitStack() as stack:
         folder = Path(made)
         pack(SAMPLE, folder / "imagenet", shards=8)
@@ -82,7 +80,6 @@ def watch() -> HostReport:
 
 @contextlib.contextmanager
 def client(endpoint: str, pause_s: float) -> Iterator[None]:
-    """Run a client that takes a batch, waits for ``pause_s``, and so on."""
     with subprocess.Popen(
         [sys.executable, "-c", CLIENT, endpoint, str(pause_s)], cwd=REPOSITORY
     ) as process:
@@ -93,7 +90,6 @@ def client(endpoint: str, pause_s: float) -> Iterator[None]:
 
 
 def write_svg(path: Path, title: str, lines: Sequence[Text]) -> None:
-    """Write lines as a picture of a terminal."""
     with open("/dev/null", "w") as nowhere:
         console = Console(file=nowhere, record=True, width=WIDTH, force_terminal=True)
         for line in lines:

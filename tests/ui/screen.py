@@ -38,7 +38,6 @@ class ScreenProgram:
         lines: int = 24,
         environ: dict[str, str] | None = None,
     ) -> None:
-        """Start it."""
         self._ours, self._theirs = pty.openpty()
         self._ended, self._stop_reading = os.pipe()
         self._nowhere = os.open(os.devnull, os.O_RDWR)
@@ -80,21 +79,17 @@ class ScreenProgram:
             os.close(descriptor)
 
     def text(self) -> str:
-        """Return what the terminal shows."""
         with self._lock:
             return "\n".join(line.rstrip() for line in self._screen.display)
 
     def wait_text(self, *parts: str) -> str:
-        """Return what the terminal shows once it shows all ``parts``."""
         wait_until(lambda: all(part in self.text() for part in parts), f"{parts} on the screen")
         return self.text()
 
     def wait_without(self, part: str) -> None:
-        """Return once the terminal does not show ``part``."""
         wait_until(lambda: part not in self.text(), f"no {part!r} on the screen")
 
     def type(self, keys: bytes) -> None:
-        """Press keys."""
         os.write(self._ours, keys)
 
     def resize(self, columns: int, lines: int) -> None:
@@ -104,7 +99,7 @@ class ScreenProgram:
         self._set_size(columns, lines)
 
     def end(self) -> int:
-        """Return the exit status once the program has ended and all it wrote was read."""
+        """The exit status once the program has ended and all it wrote was read."""
         status = self.process.wait(60)
         marker = b"\0end of output\0"
         os.write(self._theirs, marker)
@@ -122,7 +117,7 @@ class ScreenProgram:
             self._wait_after(entered, left)
 
     def _wait_after(self, earlier: bytes, later: bytes) -> None:
-        """Return once ``later`` was read after the last ``earlier``; a stopped program wrote it."""
+        """Until ``later`` was read after the last ``earlier``; a stopped program wrote it."""
         wait_until(
             lambda: self.written.rfind(later) > self.written.rfind(earlier),
             f"{later!r} after {earlier!r}",
@@ -139,11 +134,9 @@ class ScreenProgram:
             return stat.read().rpartition(")")[2].split()[0] == "T"
 
     def resume(self) -> None:
-        """Continue a suspended program, as ``fg`` does."""
         self.process.send_signal(signal.SIGCONT)
 
     def hang_up(self) -> None:
-        """Close the terminal, as a closed window or a lost connection does."""
         os.write(self._stop_reading, b"x")  # a read that waits would keep it open
         self._reader.join(60)
         for end in (self._theirs, self._ours):

@@ -151,11 +151,10 @@ class ClusterPlan:
         return launches, ended
 
     def _fill(self, taken: set[int], busy: set[str], now_s: float) -> Iterator[Launch]:
-        free = {
-            host_id: address
-            for host_id, address in self.hosts.items()
-            if host_id not in busy and self._retry_at_s(host_id) <= now_s
-        }
+        for host_id, record in self._records.items():
+            if record.retry_at_s > now_s:
+                busy = busy | {host_id}
+        free = {host_id: at for host_id, at in self.hosts.items() if host_id not in busy}
         for slot in range(self.wanted):
             if slot in taken or not free:
                 continue
@@ -169,10 +168,6 @@ class ClusterPlan:
             self._next_launch += 1
             self._runs[launch.launch] = _Run(launch, "placing", now_s)
             yield launch
-
-    def _retry_at_s(self, host_id: str) -> float:
-        record = self._records.get(host_id)
-        return 0.0 if record is None else record.retry_at_s
 
     def _failures(self, host_id: str) -> int:
         record = self._records.get(host_id)
