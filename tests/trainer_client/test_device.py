@@ -205,44 +205,29 @@ def test_out_of_memory_is_no_failure_to_compile() -> None:
 # --- Copies to the device -------------------------------------------------------------------------
 
 
-class FakeEvent:
-    """A copy that is done when the test sets ``done``, or after a wait for it."""
-
-    def __init__(self) -> None:
-        self.done = False
-        self.waited = False
-
-    def query(self) -> bool:
-        return self.done
-
-    def synchronize(self) -> None:
-        self.done = self.waited = True
+def make_events(count: int) -> list[Mock]:
+    """Copies that are not done."""
+    return [Mock(query=Mock(return_value=False)) for _ in range(count)]
 
 
 def test_a_buffer_is_not_free_before_its_copy_is_done() -> None:
-    copies, event = CopiesInFlight(), FakeEvent()
+    copies, (event,) = CopiesInFlight(), make_events(1)
     copies.add(event, 4)
     assert copies.reclaim() == []
-    event.done = True
+    event.query.return_value = True
     assert copies.reclaim() == [4]
     assert copies.reclaim() == []
 
 
-def test_the_host_waits_for_the_oldest_copy_when_it_is_too_far_ahead() -> None:
-    copies, events = CopiesInFlight(), [FakeEvent(), FakeEvent(), FakeEvent()]
+def test_the_host_waits_for_the_oldest_copies_when_it_is_too_far_ahead() -> None:
+    """And for all of them before it has no next batch."""
+    copies, events = CopiesInFlight(), make_events(3)
     for number, event in enumerate(events):
         copies.add(event, number)
     assert copies.reclaim() == [0, 1]
-    assert [event.waited for event in events] == [True, True, False]
-    events[2].done = True
-    assert copies.reclaim() == [2]
-
-
-def test_the_host_waits_for_all_copies_before_it_has_no_next_batch() -> None:
-    copies, event = CopiesInFlight(), FakeEvent()
-    copies.add(event, 4)
-    assert copies.reclaim(all_of_them=True) == [4]
-    assert event.waited
+    assert [event.synchronize.called for event in events] == [True, True, False]
+    assert copies.reclaim(all_of_them=True) == [2]
+    assert events[2].synchronize.called
 
 
 # --- Defaults and refusals ------------------------------------------------------------------------

@@ -103,6 +103,8 @@ def test_the_number_of_batches_to_skip_is_a_whole_number_of_a_loader_that_is_not
                 loader.skip_first_batches(count)  # type: ignore[arg-type]
         assert loader.state_dict()["step"] == 0
         assert position_of(next(iter(loader.skip_first_batches(np.int64(3))))) == (0, 3)
+    with make_loader(node) as loader, pytest.raises(ConfigError, match="step 12 of epoch 0, but"):
+        iter(loader.skip_first_batches(12))  # when the ranks are known
     with make_loader(node) as loader:
         loader.load_state_dict(loader.state_dict() | {"step": 4})
         with pytest.raises(ConfigError, match="at step 4 of epoch 0 already"):
@@ -145,6 +147,10 @@ def test_a_state_of_another_dataset_is_refused_and_one_of_before_repacking_is_no
                 assert next(iter(other)).epoch == 0, "a refusal changed the loader"
                 with pytest.raises(ConfigError, match="has started, it is at step 1 of epoch 0"):
                     other.load_state_dict(other.state_dict())
+    with make_loader(node, batch_size=4) as other:
+        other.load_state_dict(state)
+        with pytest.raises(ConfigError, match="global batch of 8 rows"):
+            iter(other)  # when the ranks are known
     with FakeNode(content="c" * 32, former="e" * 32) as repacked, make_loader(repacked) as loader:
         state = loader.state_dict()
         assert (state["version"], state["fingerprint"]) == (3, "c" * 32)

@@ -3,7 +3,7 @@
 import logging
 import sys
 from types import SimpleNamespace
-from typing import Any
+from unittest.mock import MagicMock
 
 import pytest
 
@@ -73,49 +73,25 @@ def test_a_summary_is_one_line_at_each_epochs_end(node: FakeNode) -> None:
     assert all("sets the pace" in line and "\n" not in line for line in lines)
 
 
-class FakeBar:
-    """tqdm, as far as the loader uses it; draws at each update."""
-
-    made: "list[FakeBar]"
-
-    def __init__(self, **options: Any) -> None:
-        self.options = options
-        self.steps = 0
-        self.texts: list[str] = []
-        self.made.append(self)
-
-    def __enter__(self) -> "FakeBar":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.texts.append("closed")
-
-    def update(self) -> bool:
-        self.steps += 1
-        return True
-
-    def set_postfix_str(self, text: str, refresh: bool = True) -> None:
-        self.texts.append(text)
-
-
 def test_progress_shows_a_line_over_the_epoch(
     node: FakeNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    FakeBar.made = []
-    monkeypatch.setitem(sys.modules, "tqdm", type(sys)("tqdm"))
-    auto = type(sys)("tqdm.auto")
-    auto.tqdm = FakeBar  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, "tqdm.auto", auto)
+    tqdm = MagicMock()
+    bar = tqdm.return_value.__enter__.return_value
+    bar.update.return_value = True  # it was redrawn
+    monkeypatch.setitem(sys.modules, "tqdm", MagicMock())
+    monkeypatch.setitem(sys.modules, "tqdm.auto", SimpleNamespace(tqdm=tqdm))
     with make_loader(node) as loader:
         loader.load_state_dict(loader.state_dict() | {"step": 3})
         assert [batch.index for batch in loader.progress()] == [*range(3, 12)]
         assert [batch.epoch for batch in loader.progress()] == [1] * 12
-    first, second = FakeBar.made
-    assert first.options == {"total": 12, "initial": 3, "unit": "step"}
-    assert second.options["initial"] == 0
-    assert first.steps == 9
-    assert all("images/s, waits " in text for text in first.texts[:-1])
-    assert first.texts[-1] == "closed"
+    first, second = (each.kwargs for each in tqdm.call_args_list)
+    assert (first, second["initial"]) == ({"total": 12, "initial": 3, "unit": "step"}, 0)
+    assert bar.update.call_count == 9 + 12
+    texts = [each.args[0] for each in bar.set_postfix_str.call_args_list]
+    assert len(texts) == 9 + 1 + 12 + 1, "also at the end"
+    assert all("images/s, waits " in text for text in texts)
+    assert tqdm.return_value.__exit__.call_count == 2
 
 
 def test_one_line_at_the_start_says_the_plan(

@@ -25,7 +25,6 @@ from feeder.client.core.prefetch import BatchSequence
 from feeder.errors import ConfigError, DatasetError, FeederError, PeerError, ProtocolError
 from feeder.wire.messages import (
     Bye,
-    Chunk,
     Draining,
     Failed,
     Hello,
@@ -276,27 +275,6 @@ def test_a_draining_node_gets_no_requests_but_its_batches_count() -> None:
         shell.now_s = 2.0
         shell.connect()
         assert asked(shell.receive(welcome(2))) == [(0, 1), (0, 2)]
-
-
-def test_a_failed_batch_raises_with_the_nodes_reason_and_the_job() -> None:
-    shell = serve()
-    failure = Failed(session=1, epoch=0, index=0, code="dataset", message="sample 3 is broken")
-    assert released(shell.receive(failure)) == [(0, 0)]
-    with pytest.raises(
-        DatasetError,
-        match=rf"{NAME}: batch 0 of epoch 0 cannot be had: sample 3 is broken \(data",
-    ):
-        shell.session.take()
-    shell.answer(1)
-    assert shell.take_key() == (0, 1), "it goes on after that"
-
-
-def test_the_error_of_an_invalid_chunk_names_the_peer() -> None:
-    shell = serve()
-    chunk = Chunk(session=1, epoch=0, index=0, first=0, images=4, valid=4)
-    assert sends(shell.do(MessageReceived(0, chunk, [1, 2, 3]))) == [Bye(session=1)]
-    with pytest.raises(ProtocolError, match="tcp://feeder-3:5555: a chunk of batch 0 of epoch 0"):
-        shell.session.take()
 
 
 def test_every_wait_has_an_explanation() -> None:
