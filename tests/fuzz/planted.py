@@ -7,8 +7,9 @@ import ctypes
 import itertools
 import mmap
 import os
-import random
 import time
+from collections.abc import Callable
+from typing import Any
 
 from tests.fuzz.target import Target
 
@@ -20,68 +21,44 @@ def first_fault(target: Target) -> int:
     return next(seed for seed in itertools.count() if target.input_of(seed))
 
 
-def _is_now(rng: random.Random) -> bool:
-    return rng.randrange(40) == 0
+def _planted(
+    name: str, fault: Callable[[], object], *, native: bool = False, **limits: Any
+) -> Target:
+    def check(is_now: bool) -> bool:
+        if is_now:
+            fault()
+        return False
+
+    target = f"planted-{name}"
+    return Target(target, lambda rng: rng.randrange(40) == 0, check, 0, native=native, **limits)
 
 
-def _crash(is_now: bool) -> bool:
-    if is_now:
-        ctypes.string_at(0)
-    return True
-
-
-def _abort(is_now: bool) -> bool:
-    if is_now:
-        os.abort()
-    return True
-
-
-def _hang(is_now: bool) -> bool:
-    while is_now:
+def _hang() -> None:
+    while True:
         time.sleep(0.01)
-    return True
 
 
-def _slow(is_now: bool) -> bool:
-    began_s = time.process_time()
-    while is_now and time.process_time() < began_s + 0.3:
+def _work() -> None:
+    end_s = time.process_time() + 0.3
+    while time.process_time() < end_s:
         pass
-    return True
 
 
-def _touch(is_now: bool) -> bool:
-    return bool(bytearray(b"x") * (48 << 20 if is_now else 1))
-
-
-def _ask(is_now: bool) -> bool:
-    mmap.mmap(-1, 1 << 40 if is_now else 1)
-    return True
-
-
-def _keep(is_now: bool) -> bool:
+def _keep(_: bool) -> bool:
     _kept.append(bytes(2000))
-    return not is_now
-
-
-def _error(is_now: bool) -> bool:
-    if is_now:
-        raise KeyError("an error that is not documented")
     return False
 
 
-def _overread(is_now: bool) -> bool:
-    ctypes.string_at(ctypes.create_string_buffer(4000), 4001 if is_now else 4000)
-    return True
-
-
 PLANTED = (
-    Target("planted-crash", _is_now, _crash, 0),
-    Target("planted-abort", _is_now, _abort, 0),
-    Target("planted-hang", _is_now, _hang, 0),
-    Target("planted-slow", _is_now, _slow, 0, slow_s=0.2),
-    Target("planted-touch", _is_now, _touch, 0, memory_bytes=16 << 20),
-    Target("planted-ask", _is_now, _ask, 0, memory_bytes=16 << 20),
-    Target("planted-keep", _is_now, _keep, 0, growth_bytes=2 << 20),
-    Target("planted-error", _is_now, _error, 0),
-    Target("planted-overread", _is_now, _overread, 0, native=True),
+    _planted("crash", lambda: ctypes.string_at(0)),
+    _planted("abort", os.abort),
+    _planted("hang", _hang),
+    _planted("slow", _work, slow_s=0.2),
+    _planted("touch", lambda: bytearray(b"x") * (48 << 20), memory_bytes=16 << 20),
+    _planted("ask", lambda: mmap.mmap(-1, 1 << 40), memory_bytes=16 << 20),
+    _planted("error", lambda: {}["an error that is not documented"]),
+    _planted(
+        "overread", lambda: ctypes.string_at(ctypes.create_string_buffer(4000), 4001), native=True
+    ),
+    Target("planted-keep", lambda rng: False, _keep, 0, growth_bytes=2 << 20),
 )

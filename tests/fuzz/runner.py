@@ -26,7 +26,6 @@ HANG_S = 60.0
 _POLL_S = 0.05
 _STACK_S = 3.0
 _DETAIL_LINES = 40
-_HEAD = ("target", "inputs", "accepted", "rejected", "slowest", "peak memory", "kept", "failures")
 
 
 class Span(NamedTuple):
@@ -57,9 +56,6 @@ class Tally:
 
     inputs: int = 0
     accepted: int = 0
-    slowest_s: float = 0.0
-    peak_bytes: int = 0
-    kept_bytes: int = 0
     failures: list[Failure] = field(default_factory=list)
 
     @property
@@ -74,9 +70,6 @@ class Tally:
     def add(self, other: "Tally") -> None:
         self.inputs += other.inputs
         self.accepted += other.accepted
-        self.slowest_s = max(self.slowest_s, other.slowest_s)
-        self.peak_bytes = max(self.peak_bytes, other.peak_bytes)
-        self.kept_bytes = max(self.kept_bytes, other.kept_bytes)
         self.failures += other.failures
 
 
@@ -123,8 +116,8 @@ def _run_process(
         remaining: list[Span] = []
         found = False
         for span, numbers in zip(spans, PROGRESS.iter_unpack(progress.read_bytes()), strict=True):
-            state, seed, done, accepted, slowest_ns, peak, kept = numbers
-            tally = Tally(done, accepted, slowest_ns / 1e9, peak, kept)
+            state, seed, done, accepted = numbers
+            tally = Tally(done, accepted)
             if state == RUNNING:
                 found = True
                 tally.inputs = seed - span.first + 1
@@ -170,18 +163,11 @@ def format_table(tallies: Mapping[str, Tally]) -> str:
     total = Tally()
     for tally in tallies.values():
         total.add(tally)
-    rows = [_HEAD, *(_row(name, tally) for name, tally in [*tallies.items(), ("all", total)])]
-    return "\n".join(f"{row[0]:16}" + "".join(f"{cell:>13}" for cell in row[1:]) for row in rows)
-
-
-def _row(name: str, tally: Tally) -> tuple[str, ...]:
-    return (
-        name,
-        *(f"{count:,}" for count in (tally.inputs, tally.accepted, tally.rejected)),
-        f"{tally.slowest_s * 1e3:.1f} ms",
-        *(f"{size / 2**20:.1f} MiB" for size in (tally.peak_bytes, tally.kept_bytes)),
-        str(len(tally.failures)),
-    )
+    lines = [f"{'target':16}{'inputs':>13}{'accepted':>13}{'rejected':>13}{'failures':>13}"]
+    for name, tally in [*tallies.items(), ("all", total)]:
+        counts = tally.inputs, tally.accepted, tally.rejected, len(tally.failures)
+        lines.append(f"{name:16}" + "".join(f"{count:>13,}" for count in counts))
+    return "\n".join(lines)
 
 
 def format_failures(tallies: Mapping[str, Tally]) -> str:

@@ -26,13 +26,8 @@ _FIELD_TOKENS = (
     b"\0",
 )
 _PAX_TOKENS = (
-    *(
-        b"12 size=-51\n",
-        b"20 size=9999999999\n",
-        b"17 path=../x.jpg\n",
-        b"11 path=\0\n",
-        b"0 a=b\n",
-    ),
+    *(b"12 size=-51\n", b"20 size=9999999999\n", b"17 path=../x.jpg\n", b"11 path=\0\n"),
+    b"0 a=b\n",
     *(b"25 GNU.sparse.major=1\n25 ", b"22 GNU.sparse.map=a,b\n", b"26 GNU.sparse.size=x\n"),
     *(b"9" * 4500 + b" a=b\n", b"22 hdrcharset=BINARY\n", b"22 hdrcharset=\xff\xff\n", b"\xff"),
 )
