@@ -13,12 +13,10 @@ from feeder.source.item_bytes import SourceError, check_size
 from feeder.source.kinds import Kind, missing_extra
 from feeder.source.listing import ItemListing
 from feeder.source.raw_labels import RawLabel
-from feeder.source.source import ContainerSource, SourceSpec
+from feeder.source.source import ContainerSource, SourceSpec, number_name
 
 if TYPE_CHECKING:
     from feeder.source.parquet_rows import Row
-
-_PATH_BYTES_MAX: Final = 512
 
 
 class ParquetFiles(ContainerSource):
@@ -50,7 +48,7 @@ class ParquetFiles(ContainerSource):
                 if row.image is None:
                     nulls += 1
                     file_name = file_name or row.path
-                self._add(prefix, row, rows.label, listing)
+                self._add(prefix, row, listing)
             if nulls and nulls == count:
                 column = f"{rows.name}: the column {printable(rows.image)} has no image bytes"
                 if not file_name:
@@ -60,23 +58,19 @@ class ParquetFiles(ContainerSource):
                     f"embed the files in it (docs/sources.md says how), or {WRITE_CSV}"
                 )
 
-    def _add(self, prefix: str, row: "Row", field: str, listing: ItemListing) -> None:
-        path = decode_name(row.path)
-        name = f"{prefix}{row.number:08d}"
-        if len(row.path) <= _PATH_BYTES_MAX and (file_name := path.rpartition("/")[2]):
-            name = f"{name}-{file_name}"  # file names alone may repeat
+    def _add(self, prefix: str, row: "Row", listing: ItemListing) -> None:
+        name = number_name(prefix, row.number, row.path)
         try:
             if row.image is None:
-                detail = f", and has only the path {printable(path[:200])}" if path else ""
+                path = printable(decode_name(row.path)[:200])
+                detail = f", and has only the path {path}" if path else ""
                 raise SourceError("no-image", f"its image is null{detail}")
             check_size(len(row.image), "its image has no bytes")
-            if field and row.label is None:
-                raise SourceError("no-label", f"its {printable(field)} is null")
         except SourceError as error:
             listing.reject(name, error.kind, error.reason)
             return
-        offset = listing.spill(row.image)
-        listing.add(name, _decoded(row.label), offset=offset, size_bytes=len(row.image))
+        label = _decoded(row.label)
+        listing.add(name, label, offset=listing.spill(row.image), size_bytes=len(row.image))
 
 
 def _decoded(value: object) -> RawLabel:

@@ -310,7 +310,6 @@ def _is(kind: pa.DataType, *names: str) -> bool:
 
 
 def _shown(schema: pa.Schema) -> str:
-    """Return the columns and their types for a message."""
     shown = [f"{printable(field.name)} ({field.type})" for field in schema][:_SHOWN_MAX]
     more = f" and {len(schema) - _SHOWN_MAX} more" if len(schema) > _SHOWN_MAX else ""
     return f"its columns are {', '.join(shown)}{more}"

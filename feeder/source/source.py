@@ -36,6 +36,7 @@ from feeder.source.location.storage import (
 )
 
 _OPEN_MAX: Final = 64
+_PATH_BYTES_MAX: Final = 512
 _DEPTH_MAX: Final = 64
 _COMPRESSIONS: Final = ("gz", "gzip", "zst", "zlib")
 
@@ -170,6 +171,12 @@ class ContainerSource:
         file = StoredFile(copy if is_copy else self.path(container))
         self._open[container] = file, is_copy
         return file, is_copy
+
+
+def number_name(prefix: str, number: int, path: bytes = b"") -> str:
+    """Return the name of an item that has a number: with its file's, which alone may repeat."""
+    file_name = decode_name(path).rpartition("/")[2] if len(path) <= _PATH_BYTES_MAX else ""
+    return f"{prefix}{number:08d}{file_name and '-'}{file_name}"
 
 
 class LooseFiles:

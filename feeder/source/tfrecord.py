@@ -21,13 +21,12 @@ from feeder.source.item_bytes import FILE_BYTES_MAX, SourceError, check_size
 from feeder.source.kinds import Kind
 from feeder.source.listing import ItemListing
 from feeder.source.raw_labels import RawLabel
-from feeder.source.source import ContainerSource, SourceSpec
+from feeder.source.source import ContainerSource, SourceSpec, number_name
 from feeder.source.tf_example import Feature, find_features, find_values, read_values
 
 _IMAGE: Final = "image/encoded"
 _LABEL: Final = "image/class/label"
 _FILE_NAME: Final = b"image/filename"
-_FILE_NAME_BYTES_MAX: Final = 512
 _NAMES_SHOWN: Final = 12
 _HEADER_BYTES: Final = 12
 _CRC_BYTES: Final = 4
@@ -56,8 +55,7 @@ class TFRecords(ContainerSource):
 
     def list_items(self, container: int, listing: ItemListing) -> None:
         """Add the records of a file; DatasetError where its framing is damaged."""
-        prefix = self.prefix(container)
-        path = self.path(container)
+        prefix, path = self.prefix(container), self.path(container)
         with open_container(path, listing.stamp, is_plain=is_intact) as content:
             is_copied = content.size_bytes is None
             if is_copied:
@@ -66,7 +64,7 @@ class TFRecords(ContainerSource):
             if self._label:
                 listing.about.field = f"feature {printable(self._label.decode())}"
             for number, (at, data, size) in enumerate(_walk_records(content)):
-                name = f"{prefix}{number:08d}"
+                name = number_name(prefix, number)
                 try:
                     if size > FILE_BYTES_MAX:
                         reason = f"its record has {size} bytes, more than {FILE_BYTES_MAX}"
@@ -75,7 +73,10 @@ class TFRecords(ContainerSource):
                         reason = f"the CRC of the data of its record at byte {at} is wrong"
                         raise SourceError("corrupt", reason)
                     features, names = find_features(data, size, self._wanted)
-                    name = _item_name(name, data, features)
+                    feature = features.get(_FILE_NAME)
+                    if feature is not None and feature.kind == "bytes":
+                        for first, end in find_values(data, feature)[:1]:
+                            name = number_name(prefix, number, data[first:end])
                     start, stop = self._find_image(data, features, names)
                     label = self._read_label(name, data, features, names)
                 except SourceError as fault:
@@ -172,17 +173,6 @@ def _walk_records(content: Content) -> Iterator[tuple[int, bytes, int]]:
         at = stop
     if not at:
         raise DatasetError(f"{where} is empty: {_MEND}")
-
-
-def _item_name(name: str, data: bytes, features: Mapping[bytes, Feature]) -> str:
-    """Return NUMBER-FILENAME: file names alone may repeat, and do not give the position."""
-    feature = features.get(_FILE_NAME)
-    if feature is not None and feature.kind == "bytes":
-        for start, stop in find_values(data, feature)[:1]:
-            file_name = decode_name(data[start:stop]).rpartition("/")[2]
-            if file_name and stop - start <= _FILE_NAME_BYTES_MAX:
-                return f"{name}-{file_name}"
-    return name
 
 
 def _missing(field: str, names: list[bytes], option: str) -> str:

@@ -15,8 +15,6 @@ from feeder.source.raw_labels import (
     MISSING,
     BadLabel,
     Form,
-    decode_values,
-    encode_values,
     parse_decimal,
     read_raw,
 )
@@ -190,23 +188,3 @@ def test_texts_that_write_numbers() -> None:
     names = ("007", "-01", "00.5", "1_0", "0x1", "nan", "inf", "", "1 2", "NA", "1,5", "٣", "1e")
     for text, value in {**numbers, **dict.fromkeys((*names, ".", "--1"))}.items():
         assert parse_decimal(text) == value, text
-
-
-_STORED = st.integers(-200, 200) | st.integers(-_MAX, _MAX) | st.just(MISSING)
-_LISTS = st.one_of(
-    st.tuples(st.just(Form.NUMBERS), st.lists(_STORED, max_size=9)),
-    st.tuples(st.just(Form.TEXTS), st.lists(st.integers(0, 2**32 - 1), max_size=9)),
-    st.tuples(st.just(Form.REALS), st.lists(st.floats(width=32), max_size=9)),
-)
-
-
-@given(st.lists(_LISTS, max_size=5))
-def test_lists_are_decoded_as_they_were_encoded(lists: list[tuple[Form, list[Any]]]) -> None:
-    data, offsets = b"", []
-    for form, values in lists:
-        offsets.append(len(data))
-        data += encode_values(form, values)
-    for (form, values), at in zip(lists, offsets, strict=True):
-        decoded = decode_values(data, at, form)
-        dtype = np.float32 if form == Form.REALS else np.int64
-        assert decoded.astype(dtype).tobytes() == np.array(values, dtype).tobytes()

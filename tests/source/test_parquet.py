@@ -118,7 +118,7 @@ def test_a_row_that_cannot_be_a_sample_is_refused_and_the_others_are_not(tmp_pat
         "00000000": ("no-image", "its image is null"),
         "00000001-\x1b.jpg": ("no-image", r"its image is null, and has only the path a/\x1b.jpg"),
         "00000002": ("empty", "its image has no bytes"),
-        "00000003-a.jpg": ("no-label", "its label is null"),
+        "00000003-a.jpg": ("no-label", "it has no label"),
     }
     assert read_all(path, listed) == [IMAGES[0]] * 3
 

@@ -181,34 +181,6 @@ def test_a_record_with_a_wrong_crc_is_refused_and_those_around_it_are_not(
 
 
 @pytest.mark.parametrize(
-    ("old", "new"),
-    [
-        (b"\x1a\x03\x0a\x01\x02", b"\x1a\x03\x0a\x01\x42"),  # the label, 2, becomes 66
-        (b"goldfish", b"coldfish"),
-        (b"image/encoded", b"image/encodeD"),
-    ],
-)
-@pytest.mark.parametrize("at", [0, 1])
-def test_a_damaged_first_record_of_a_class_changes_nothing_but_itself(
-    tmp_path: Path, old: bytes, new: bytes, at: int
-) -> None:
-    text: dict[str, Values] = {"image/class/text": ("bytes", [b"goldfish"])}
-    other: dict[str, Values] = {"image/class/text": ("bytes", [b"tench"])}
-    records = [example(2, **text), example(2, **text), example(2, **text)]
-    records.insert(1 - at, example(1, **other))
-    path = write(tmp_path, *records)
-    data = path.read_bytes()
-    start = at * len(frame(records[0]))
-    assert old in data[start:]
-    path.write_bytes(data[:start] + data[start:].replace(old, new, 1))
-    listed = list_file(path)
-    reason = f"the CRC of the data of its record at byte {start} is wrong"
-    assert listed.rejected == {f"{at:08d}": ("corrupt", reason)}
-    assert list(listed.labels.values()) == [1, 2, 2]
-    assert listed.facts.names == {1: "tench", 2: "goldfish"}
-
-
-@pytest.mark.parametrize(
     ("damage", "reason"),
     [
         (lambda data, size: b"", "is empty"),
@@ -272,23 +244,6 @@ def test_all_features_are_read_however_they_are_written(
     found, names = find_features(data + b"crc", len(data), {name for name, _ in features} | {b"x"})
     assert {name: values_of(data, each) for name, each in found.items()} == dict(features)
     assert names == [name for name, _ in features]
-
-
-def test_features_of_tensorflow_are_read() -> None:
-    data = (GOLDEN / "kinds.tfrecord").read_bytes()
-    at = 0
-    for number in range(4):
-        size = int.from_bytes(data[at : at + 8], "little")
-        record = data[at + 12 : at + 12 + size]
-        found, _ = find_features(record, size, (b"several", b"negative", b"floats", b"text"))
-        assert {name: values_of(record, each) for name, each in found.items()} == {
-            b"several": ("int64", [*range(number)]),
-            b"negative": ("int64", [-number]),
-            b"floats": ("float", [number / 4, -number]),
-            b"text": ("bytes", [("é" * number).encode()]),
-        }
-        at += size + 16
-    assert at == len(data)
 
 
 @pytest.mark.parametrize(

@@ -70,7 +70,6 @@ class RowTable:
         self._files, self._labels, self._numbers = array("Q"), array("Q"), array("I")
 
     def add(self, file: str, label: object, number: int) -> None:
-        """Add a row."""
         self._files.append(hash_name(file))
         self._labels.append(xxhash.xxh3_64_intdigest(repr(label).encode("utf-8", "replace")))
         self._numbers.append(number)

@@ -142,5 +142,4 @@ def check_listed(path: bytes, listed: int | None, descriptor: int | None = None)
 
 
 def show_path(path: bytes) -> str:
-    """Return a path for a message."""
     return printable(decode_name(path))
