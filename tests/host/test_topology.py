@@ -207,17 +207,3 @@ def test_all_fields_are_read() -> None:
             options=("rw", "cpu"),
         )
     ]
-
-
-def test_escaped_characters_and_empty_sources() -> None:
-    table = (
-        "20 1 8:1 / /my\\040sets\\011 rw - tmpfs  rw\n21 1 8:2 / /a\x0cb rw - ext4 /dev/s\\134 rw"
-    )
-    first, second = parse_mounts(table)
-    assert (str(first.point), first.source) == ("/my sets\t", "")
-    assert (str(second.point), second.source) == ("/a\x0cb", "/dev/s\\")
-
-
-@pytest.mark.parametrize("line", ["not a mount", "20 1 8:1 / /x rw", "20 1 8:1 / x rw - ext4 d rw"])
-def test_malformed_lines_are_skipped(line: str) -> None:
-    assert [*parse_mounts(line)] == []

@@ -28,7 +28,6 @@ from feeder.wire.messages import (
     Hello,
     HostStats,
     HostStatsRequest,
-    NodeIdentity,
     NodeMessage,
     Ping,
     Pong,
@@ -40,7 +39,7 @@ from feeder.wire.messages import (
     encode,
 )
 from tests.support.host_reports import healthy, many_nodes
-from tests.support.session_shell import SAMPLES, limits, make_session, recipe
+from tests.support.session_shell import IDENTITY, SAMPLES, limits, make_session, recipe
 
 LEASE_S = 10.0
 
@@ -72,15 +71,7 @@ class Host:
         )
         served = ServedDataset(content="f" * 32, classes=("a", "b"), layout=layout, loss=loss)
         table = SessionTable({dataset: served}, limits(lease_s=lease_s), pool.record)
-        table.identity = NodeIdentity(
-            node="host/1 ipc:///n",
-            number=1,
-            incarnation=77,
-            siblings=(("ipc:///n",),),
-            feeder_version="0",
-            self_test="5" * 32,
-            libraries={},
-        )
+        table.identity = IDENTITY
         claim_listener: Any = SimpleNamespace(counters=ClaimCounters())
         parts = (table, self.router, claim_listener, pool, NodeStatus())
         self.service = NodeService(*parts, board=self.board)

@@ -173,14 +173,6 @@ def test_short_stops_in_a_row_are_not_one_long_stop() -> None:
     assert not shell.killed
 
 
-def test_one_look_does_not_prove_a_stop() -> None:
-    shell = shell_with()
-    shell.states[1] = STOPPED
-    shell.now_s += 1000.0
-    shell.advance(0.0)
-    assert not [kill for kill in shell.kills if kill.condition == "stopped"]
-
-
 @pytest.mark.parametrize("chunk_s", [1.0, 4.0])
 def test_where_chunks_take_long_a_worker_may_be_quiet_for_longer(chunk_s: float) -> None:
     shell = shell_with(workers=1, chunk_s=chunk_s)
@@ -312,16 +304,6 @@ def test_a_worker_that_uses_its_cpu_is_not_killed_for_others_before_its_deadline
     assert not shell.killed
     shell.wait(1.0 + LATE_S)
     assert shell.killed == [1]
-
-
-def test_a_worker_that_lacks_cpu_time_is_not_killed_for_others() -> None:
-    shell = behind(0.03)
-    shell.states[1] = "runs", 0.05
-    shell.wait(CHUNK_DEADLINE_S - 1.0)
-    assert not shell.killed
-    shell.states[1] = READS
-    shell.wait(LATE_S)
-    assert shell.killed == [1], f"it is spared for {PATIENCE_S} s while it waits for storage"
 
 
 # The whole daemon is suspended, as by a cgroup freezer: such time counts as no worker's silence

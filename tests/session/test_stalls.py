@@ -63,15 +63,6 @@ def test_a_stalled_dataset_keeps_one_worker_while_others_wait() -> None:
     assert not failures(shell, A)
 
 
-def test_no_worker_is_killed_early_unless_another_dataset_waits() -> None:
-    shell = patient_shell()
-    want(shell, A, "d")
-    shell.advance(CHUNK_DEADLINE_S - 0.1)
-    assert not shell.killed
-    shell.advance(LATE_S)
-    assert sorted(shell.killed) == [1, 2]
-
-
 def test_a_single_silent_worker_is_spared_unless_another_dataset_is_queued_behind() -> None:
     shell = patient_shell(workers=1)
     want(shell, A, "d", batches=1)
@@ -121,19 +112,6 @@ def test_any_answer_of_a_silent_worker_ends_the_stall(answering: int, fails: boo
     else:
         shell.fill(answering)
     assert len(shell.table.watch.stalled) == 0
-
-
-def test_a_worker_that_is_being_killed_gets_no_chunk() -> None:
-    shell = patient_shell(workers=1)
-    want(shell, A, "d", batches=1)
-    shell.advance(CHUNK_DEADLINE_S)
-    assert shell.killed == [1]
-    shell.fill(1)  # it was about to answer
-    assert len(shell.workers[1]) == 1
-    shell.lose(1)
-    shell.join()
-    shell.finish()
-    assert shell.clients[A].wanted[0, 0].sent == ROWS
 
 
 def test_a_dataset_with_a_held_worker_is_not_probed_and_its_batches_fail() -> None:

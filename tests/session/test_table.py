@@ -4,7 +4,6 @@ import pytest
 
 from feeder.session.events import (
     DrainAsked,
-    PeerGone,
 )
 from feeder.wire.messages import (
     Bye,
@@ -76,22 +75,6 @@ def test_a_job_keeps_its_debt_over_the_end_of_its_session() -> None:
     assert [fill() for _ in range(6)] == 6 * [light]
 
 
-def test_window_counts_batches_that_are_not_released() -> None:
-    shell = Shell()
-    worker = shell.join()
-    shell.hello(A, window=2)
-    shell.request(A, [(0, 0), (0, 1)], [])
-    while shell.fills:
-        shell.fill(worker)
-    shell.request(A, [(0, 2)], [])
-    assert _refusal(shell).code == "window"
-    shell.request(A, [(0, 2)], [(0, 0)])
-    assert shell.refusals() == ["window"]
-    assert not shell.fills, "its slot is not returned yet"
-    shell.return_slot()
-    assert [fill.index for fill in shell.fills.values()] == [2, 2]
-
-
 def test_index_past_the_epoch_is_refused() -> None:
     shell = Shell()
     shell.hello(A)
@@ -122,20 +105,6 @@ def test_lease_ends_a_silent_session_and_pings_keep_it() -> None:
     assert shell.closing == [shell.clients[B].session]
     shell.ping(B)
     assert _refusal(shell).code == "unknown-session"
-
-
-def test_what_the_socket_reports_is_not_a_sign_of_life_of_the_client() -> None:
-    shell = Shell()
-    worker = shell.join()
-    shell.hello(A)
-    shell.request(A, [(0, 0)], [])
-    while shell.fills:
-        shell.fill(worker)
-    shell.request(A, [], [(0, 0)])
-    shell.advance(6)
-    shell.return_slot()
-    shell.advance(5)
-    assert shell.counters.sessions_expired == 1
 
 
 def test_a_chunk_that_was_only_queued_at_dead_workers_is_not_given_up() -> None:
@@ -173,21 +142,6 @@ def test_drain_finishes_requested_batches_and_takes_no_new_ones() -> None:
         shell.fill(worker)
     assert shell.table.is_idle
     assert shell.clients[A].wanted[0, 1].sent == ROWS
-
-
-def test_a_peer_that_is_gone_loses_its_session() -> None:
-    shell = Shell()
-    worker = shell.join()
-    shell.hello(A)
-    shell.request(A, [(0, 0)], [])
-    del shell.clients[A]
-    shell.apply(PeerGone(A))
-    assert not shell.closing, "the worker still writes"
-    shell.fill(worker)
-    shell.fill(worker)
-    assert len(shell.closing) == 1
-    assert shell.counters.sessions_lost == 1
-    shell.apply(PeerGone(A))
 
 
 def _claiming_shell() -> tuple[Shell, int, int]:

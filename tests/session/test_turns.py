@@ -183,10 +183,6 @@ def check_shares(
     assert shares(loads, *during)[0] == pytest.approx(expected, abs=0.04)
 
 
-def test_what_a_job_used_while_alone_is_not_held_against_it() -> None:
-    check_shares([Load("first"), Load("second", begins_s=10.0)], 0.5, (11, 20))
-
-
 def light_and_heavy(window: int = DEFAULT_WINDOW, **fields: Any) -> list[Load]:
     """Return two greedy jobs with a batch to a chunk: of few chunks, shares are hardest to keep."""
     heavy = {"row_s": HEAVY_S, "window": window, "chunk": ROWS} | fields

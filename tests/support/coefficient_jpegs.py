@@ -5,7 +5,7 @@ from typing import Final
 
 import numpy as np
 
-from tests.support.blobs import ZIGZAG, Blocks
+from tests.support.blobs import ZIGZAG, Blocks, Frame, read_frame
 
 FACTORS: Final = {
     "4:4:4": (0x11, 0x11, 0x11),
@@ -42,12 +42,8 @@ def size_px(kind: str, mcus: int, rows: int) -> tuple[int, int]:
     return 8 * across * mcus, 8 * down * rows
 
 
-def mcu_grid(kind: str, width: int, height: int) -> tuple[tuple[int, ...], int, int]:
-    """Return the component of each block of an MCU, the MCUs in a row, and the rows of them."""
-    sides = [divmod(factors, 16) for factors in FACTORS[kind]]
-    components = tuple(c for c, (h, v) in enumerate(sides) for _ in range(h * v))
-    across, down = 8 * sides[0][0], 8 * sides[0][1]
-    return components, -(-width // across), -(-height // down)
+def mcu_grid(kind: str, width: int, height: int) -> Frame:
+    return read_frame(header_of(kind, width, height, 1)[0])
 
 
 def coefficient_jpeg(kind: str, width: int, height: int, blocks: Blocks, quantiser: int) -> bytes:

@@ -86,16 +86,14 @@ def hard_jpeg(seed: int, kind: str, width: int, height: int, quality: int) -> by
         "optimize": bool(rng.integers(2)),
         "progressive": bool(rng.integers(3) == 0),
     }
-    if kind in SAMPLINGS and not options["optimize"]:
+    if kind in ("4:4:0", "4:1:1") or (kind in SAMPLINGS and not options["optimize"]):
         return bytes(turbojpeg().encode(pixels, quality, TJPF_RGB, SAMPLINGS[kind]))
     if kind == "rgb":
         options["keep_rgb"] = True
     shown = Image.fromarray(pixels)
     if kind == "grey":
         shown = shown.convert("L")
-    subsampling = {"4:2:2": 1, "4:2:0": 2}.get(kind, 2 if kind == "16-bit tables" else 0)
-    if kind in ("4:4:0", "4:1:1"):
-        return bytes(turbojpeg().encode(pixels, quality, TJPF_RGB, SAMPLINGS[kind]))
+    subsampling = {"4:2:2": 1, "4:2:0": 2, "16-bit tables": 2}.get(kind, 0)
     ImageFile.MAXBLOCK = 1 << 20  # else noise does not fit the buffer of Pillow's encoder
     buffer = io.BytesIO()
     shown.save(buffer, "JPEG", quality=quality, subsampling=subsampling, **options)

@@ -38,6 +38,15 @@ SAMPLES = 101
 BATCH = 7
 CHUNK = 3
 ROWS = frozenset(range(BATCH))
+IDENTITY = NodeIdentity(
+    node="host/1 ipc:///n.1",
+    number=1,
+    incarnation=77,
+    siblings=(("ipc:///n",), ("ipc:///n.1",)),
+    feeder_version="0",
+    self_test="5" * 32,
+    libraries={},
+)
 _ROUNDING_S = 1e-6
 
 
@@ -118,15 +127,7 @@ class Shell:
             content="f" * 32, former="e" * 32, classes=("a", "b"), layout=layout, labels=labels
         )
         self.table = SessionTable(dict.fromkeys(datasets, served), self.limits, self.record)
-        self.table.identity = NodeIdentity(
-            node="host/1 ipc:///n.1",
-            number=1,
-            incarnation=77,
-            siblings=(("ipc:///n",), ("ipc:///n.1",)),
-            feeder_version="0",
-            self_test="5" * 32,
-            libraries={},
-        )
+        self.table.identity = IDENTITY
         self.counters = self.table.counters
         self.now_s = 0.0
         self.available_bytes = 1 << 40
