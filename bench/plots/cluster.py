@@ -52,12 +52,9 @@ def _hosts_axis(outcomes: Sequence[Outcome]) -> Chart:
 
 def _draw_throughput(outcomes: Sequence[Outcome]) -> Chart:
     first = outcomes[0]
+    share = first.images_s / first.hosts
     rows = [
-        {
-            "hosts": each.hosts,
-            "rate": each.images_s,
-            "even": first.images_s / first.hosts * each.hosts,
-        }
+        {"hosts": each.hosts, "rate": each.images_s, "even": share * each.hosts}
         for each in outcomes
     ]
     base = chart_of(rows).encode(x=_hosts_axis(outcomes))

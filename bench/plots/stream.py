@@ -72,7 +72,7 @@ def _draw_rates(ways: Sequence[Way], without: Mapping[int, Result]) -> Chart:
     top = 1.12 * max(row.max for row in (*(way.rate for way in ways), *without.values()))
     panels = []
     for workers in sorted({way.workers for way in ways}):
-        table: list[dict[str, object]] = [
+        table = [
             {
                 "transport": "tcp" if way.transport == "tcp" else "ipc, in place",
                 "clients": count(way.clients, "client"),
@@ -82,44 +82,32 @@ def _draw_rates(ways: Sequence[Way], without: Mapping[int, Result]) -> Chart:
             for way in ways
             if way.workers == workers
         ]
-        title = f"End to end with {count(workers, 'worker')}: images/s at the clients"
-        panels.append(_draw_rate_panel(table, without.get(workers), title, top))
-    return alt.hconcat(*panels, spacing=28).resolve_scale(color="shared", y="shared")
-
-
-def _draw_rate_panel(
-    table: list[dict[str, object]], without: Result | None, title: str, top: float
-) -> Chart:
-    base = chart_of(table).encode(
-        x=alt.X("clients:N", title=None, sort=None, axis=alt.Axis(labelAngle=0, ticks=False)),
-        xOffset="transport:N",
-    )
-    y = alt.Y(
-        "value:Q",
-        title="images/s" + _ROUNDS * has_spread(table),
-        scale=alt.Scale(domain=[0, top], nice=False),
-        axis=alt.Axis(tickCount=5),
-    )
-    chart = base.mark_bar().encode(
-        y=y,
-        color=alt.Color("transport:N", title=None, scale=_TRANSPORTS, legend=SQUARES),
-    )
-    if has_spread(table):
-        chart += (
-            base.mark_rule(color=INK)
-            .transform_filter("isValid(datum.max)")
-            .encode(y="min:Q", y2="max:Q")
+        base = chart_of(table).encode(
+            x=alt.X("clients:N", title=None, sort=None, axis=alt.Axis(labelAngle=0, ticks=False)),
+            xOffset="transport:N",
         )
-    chart += base.mark_text(fontSize=9.5, color="white", baseline="bottom", dy=-4).encode(
-        y=alt.Y(datum=0), text="shown:N"
-    )
-    subtitle = ""
-    if without is not None:
-        dashed = chart_of([{"value": without.value}])
-        chart += dashed.mark_rule(color=INK, strokeDash=[5, 3], strokeWidth=1.5).encode(y="value:Q")
-        rate = format_number(round(without.value))
-        subtitle = f"dashed: {rate} by {WITHOUT_DAEMON}"
-    return chart.properties(width=_WIDTH, height=_HEIGHT, title=panel_title(title, subtitle))
+        y = alt.Y(
+            "value:Q",
+            title="images/s" + _ROUNDS * has_spread(table),
+            scale=alt.Scale(domain=[0, top], nice=False),
+            axis=alt.Axis(tickCount=5),
+        )
+        colour = alt.Color("transport:N", title=None, scale=_TRANSPORTS, legend=SQUARES)
+        chart = base.mark_bar().encode(y=y, color=colour)
+        if has_spread(table):
+            lines = base.mark_rule(color=INK).transform_filter("isValid(datum.max)")
+            chart += lines.encode(y="min:Q", y2="max:Q")
+        words = base.mark_text(fontSize=9.5, color="white", baseline="bottom", dy=-4)
+        chart += words.encode(y=alt.Y(datum=0), text="shown:N")
+        title, subtitle = f"End to end with {count(workers, 'worker')}: images/s at the clients", ""
+        if (alone := without.get(workers)) is not None:
+            line = chart_of([{"value": alone.value}])
+            line = line.mark_rule(color=INK, strokeDash=[5, 3], strokeWidth=1.5)
+            chart += line.encode(y="value:Q")
+            subtitle = f"dashed: {format_number(round(alone.value))} by {WITHOUT_DAEMON}"
+        title = panel_title(title, subtitle)
+        panels.append(chart.properties(width=_WIDTH, height=_HEIGHT, title=title))
+    return alt.hconcat(*panels, spacing=28).resolve_scale(color="shared", y="shared")
 
 
 def _draw_cost(ways: Sequence[Way]) -> Chart:

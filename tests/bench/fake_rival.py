@@ -18,6 +18,15 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "bench" / "rivals" / "scripts
 from protocol import SIZE_PX, Pixels, Work, serve
 
 
+def make_environment(folder: Path) -> None:
+    """Make the virtual environment ``fake`` in ``folder``, which is our own Python."""
+    launcher = folder / "fake" / "bin" / "python"
+    launcher.parent.mkdir(parents=True)
+    launcher.write_text(f'#!/bin/sh\nexec "{sys.executable}" "$@"\n')
+    launcher.chmod(0o755)
+    (folder / "fake" / "installed.txt").touch()
+
+
 def _batches(work: Work) -> Iterator[Pixels]:
     # Like the synthetic images, with which the tests compare them.
     pixels = np.full((work.batch, SIZE_PX, SIZE_PX, 3), 128, np.uint8)

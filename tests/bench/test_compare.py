@@ -38,12 +38,8 @@ def _write(path: Path, rows: list[dict[str, Any]], **more: Any) -> Path:
     return path
 
 
-@pytest.fixture
-def before(tmp_path: Path) -> Path:
-    return _write(tmp_path / "a.json", ROWS)
-
-
-def test_the_whole_text(before: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_whole_text(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    before = _write(tmp_path / "a.json", ROWS)
     machine = MACHINE | {
         "cpu": "Other CPU",
         "load_before": 3.5,
@@ -94,23 +90,21 @@ only in B:
     ],
 )
 def test_files_that_cannot_be_compared_give_one_error_line(
-    before: Path,
     tmp_path: Path,
     content: str | None,
     status: int,
     message: str,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    after = tmp_path / "b.json"
+    before, after = _write(tmp_path / "a.json", ROWS), tmp_path / "b.json"
     if content is not None:
         after.write_text(content, encoding="latin-1")
     assert main(["compare", str(before), str(after)]) == status
-    captured = capsys.readouterr()
-    assert captured.out == ""
-    (line,) = captured.err.splitlines()
-    assert line.startswith("feeder-bench: error: ")
-    assert str(after) in line
-    assert message in line
+    out, err = capsys.readouterr()
+    assert (out, err.count("\n")) == ("", 1)
+    assert err.startswith("feeder-bench: error: ")
+    assert str(after) in err
+    assert message in err
 
 
 rounds = st.lists(st.floats(0.1, 1e6), min_size=1, max_size=5)

@@ -14,6 +14,7 @@ from bench.pack.sources import KINDS, prepare_material, write_source
 from bench.pack.turn import PHASES, Writer
 from bench.rivals.catalogue import SCRIPTS
 from feeder.dataset.opened import Dataset
+from tests.bench.fake_rival import make_environment
 from tests.bench.rows import check_ratios, run_bench
 from tests.support.sources import make_source, pack, run_inline
 
@@ -88,12 +89,8 @@ def test_kinds_and_writers_have_rows_or_reasons(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    environment = tmp_path / "environments" / "fake"
-    (environment / "bin").mkdir(parents=True)
-    (environment / "installed.txt").touch()
-    launcher = environment / "bin" / "python"
-    launcher.write_text(f'#!/bin/sh\nexec "{sys.executable}" "$@"\n')
-    launcher.chmod(0o755)
+    environments = tmp_path / "environments"
+    make_environment(environments)
     writers = (
         _writer(tmp_path, "fine"),
         _writer(tmp_path, "crash"),
@@ -101,13 +98,12 @@ def test_kinds_and_writers_have_rows_or_reasons(
     )
     monkeypatch.setattr(bench_pack, "WRITERS", writers)
     monkeypatch.setitem(sys.modules, "zstandard", None)
-    options = ("--images", _IMAGES, "--rounds", 1, "--environments", environment.parent)
+    options = ("--images", _IMAGES, "--rounds", 1, "--environments", environments)
     before = os.sched_getaffinity(0)
     report = run_bench(
         tmp_path, "pack", source, *options, "--kinds", "tar,tar.zst,fine,crash,absent"
     )
     assert os.sched_getaffinity(0) == before
-    assert report["bench"] == "pack"
     assert report["machine"]["images"]["packed"] == _IMAGES
     rows = {row["name"]: row for row in report["results"]}
     for kind in ("pack/folder", "pack/tar"):

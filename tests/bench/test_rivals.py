@@ -24,6 +24,7 @@ from bench.rivals.material import prepare_material
 from bench.rivals.process import RivalFailure, RivalProcess, last_line
 from bench.rivals.report import CPU_RATE, ContenderNotes, RivalsReport, build_results
 from feeder.dataset.opened import Dataset
+from tests.bench.fake_rival import make_environment
 from tests.support.sources import REPOSITORY
 
 FAKE = Path(__file__).parent / "fake_rival.py"
@@ -60,11 +61,7 @@ def _fake(name: str, environment: str = "fake") -> Contender:
 def environments(tmp_path: Path) -> Path:
     """Environments of which ``fake`` is installed (our own Python) and ``broken`` failed."""
     folder = tmp_path / "environments"
-    (folder / "fake" / "bin").mkdir(parents=True)
-    (folder / "fake" / "installed.txt").touch()
-    launcher = folder / "fake" / "bin" / "python"
-    launcher.write_text(f'#!/bin/sh\nexec "{sys.executable}" "$@"\n')
-    launcher.chmod(0o755)
+    make_environment(folder)
     (folder / "broken").mkdir()
     (folder / "broken" / "failed.txt").write_text("$ pip\nERROR: no wheel for this machine\n\n")
     return folder
@@ -98,47 +95,41 @@ def test_every_contender_has_a_row_or_a_reason(
     assert list(short_folder.iterdir()) == []
 
     report = json.loads(out.read_text())
-    assert report["bench"] == "peers"
     assert report["machine"]["images"]["read"] == 133  # whole copies of the seven
     assert report["machine"]["cores_used"] == {"one core": str(choose_core(None))}
     rows = {row["name"]: row for row in report["results"]}
-    against = {"peers/feeder-against-fastest", "peers/feeder-against-fastest-antialiased"}
-    measured = {"peers/feeder", "peers/feeder-daemon", "peers/fine", "peers/chatty"}
-    cpu = {name.replace("peers/", "cpu/") for name in measured | against}
-    assert set(rows) == measured | against | cpu
-    for name in cpu:
-        assert rows[name]["unit"] == "images/s of CPU time"
-        assert rows[name]["value"] > 0
-    assert rows["cpu/fine"]["baseline"] == "cpu/feeder"
-    for name in measured:
-        assert rows[name]["unit"] == "images/s"
-        assert 0 < rows[name]["min"] <= rows[name]["value"] <= rows[name]["max"]
-        assert rows[name]["baseline"] == (None if name == "peers/feeder" else "peers/feeder")
-    for name in against:
-        assert rows[name]["baseline"] in ("peers/fine", "peers/chatty")
-        assert rows[name]["ratio"] > 0
-        of_cpu = rows[name.replace("peers/", "cpu/")]
-        assert 0 < of_cpu["ratio"] < 1  # making nothing is faster than making pictures
+    against = ("feeder-against-fastest", "feeder-against-fastest-antialiased")
+    measured = ("feeder", "feeder-daemon", "fine", "chatty")
+    for kind, unit in (("peers", "images/s"), ("cpu", "images/s of CPU time")):
+        for name in (*measured, *against):
+            row = rows.pop(f"{kind}/{name}")
+            assert row["unit"] == unit
+            assert 0 < row["min"] <= row["value"] <= row["max"]
+            fastest = (f"{kind}/fine", f"{kind}/chatty")
+            usual = (None,) if name == "feeder" else (f"{kind}/feeder",)
+            assert row["baseline"] in (fastest if name in against else usual)
+            if (kind, name) == ("cpu", against[0]):
+                assert 0 < row["ratio"] < 1  # making nothing is faster than making pictures
+    assert rows == {}
 
-    missing = {each["name"]: each["missing"] for each in report["contenders"]}
-    assert {name for name, reason in missing.items() if reason is None} == measured
-    assert missing["peers/absent"] == "not installed: run `make peers`"
-    assert missing["peers/broken"] == "cannot be installed: ERROR: no wheel for this machine"
-    assert missing["peers/crash"] == "ended with status 1: fake: there is no such library"
-    assert missing["peers/crash-later"] == (
-        "ended with status 1: ValueError: the second batch is too much"
-    )
-    assert "not a batch of bytes: uint8 (128, 223, 224, 3)" in str(missing["peers/wrong"])
-    assert str(missing["peers/black"]).startswith("does not deliver these images: its mean level")
-    notes = {each["name"]: each for each in report["contenders"]}
-    assert notes["peers/fine"]["versions"] == {"fake": "1.2", "images": "133"}
-    assert notes["peers/fine"]["quality"]["resize"] == "bilinear, antialiased"
-    assert "libjpeg-turbo" in " ".join(notes["peers/feeder"]["versions"])
-
+    notes = {each["name"].removeprefix("peers/"): each for each in report["contenders"]}
+    missing = {name: each["missing"] or "" for name, each in notes.items()}
+    assert {name for name, reason in missing.items() if not reason} == set(measured)
+    for name, reason in {
+        "absent": "not installed: run `make peers`",
+        "broken": "cannot be installed: ERROR: no wheel for this machine",
+        "crash": "ended with status 1: fake: there is no such library",
+        "crash-later": "ended with status 1: ValueError: the second batch is too much",
+        "wrong": "ended with status 1: not a batch of bytes: uint8 (128, 223, 224, 3)",
+        "black": "does not deliver these images: its mean level is 0, ours ",
+    }.items():
+        assert missing[name].startswith(reason)
+    assert notes["fine"]["versions"] == {"fake": "1.2", "images": "133"}
+    assert notes["fine"]["quality"]["resize"] == "bilinear, antialiased"
+    assert "libjpeg-turbo" in " ".join(notes["feeder"]["versions"])
     text = capsys.readouterr().out
-    for name in (*missing, "one core", "what their pixels are made of"):
-        assert name.removeprefix("peers/") in text
-    assert "not installed: run `make peers`" in text
+    for words in (*missing, *missing.values(), "one core", "what their pixels are made of"):
+        assert words in text
 
 
 def _run(tmp_path: Path, variant: str, *, deadline_s: float = 60) -> RivalProcess:
