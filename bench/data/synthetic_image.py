@@ -13,7 +13,7 @@ import colorsys
 import functools
 import io
 import math
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -39,22 +39,7 @@ _DETAIL_LEVELS = 7.5
 """Typical strength of the fine detail in grey levels: it sets the bytes per pixel."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _LeafTables:
-    """What each leaf looks like, by leaf number; leaf 0 is the ground."""
-
-    colours: NDArray[np.float32]
-    """(3, leaves): levels of Y, Cb and Cr."""
-    shading: NDArray[np.float32]
-    """(3, leaves): how much of the soft light each level takes."""
-    stripes: NDArray[np.float32]
-    """(leaves,): strength of the stripes, in grey levels."""
-    detail: NDArray[np.float32]
-    """(leaves,): factor of the fine detail's strength."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ClassLook:
+class ClassLook(NamedTuple):
     """What all images of a class have in common."""
 
     name: str
@@ -154,14 +139,14 @@ def _paint(
     """
     half = (-(-width // 2), -(-height // 2))
     leaves = _draw_leaves(rng, look, *half)
-    tables = _colour_leaves(rng, look)
+    colours, shading, stripes, details = _colour_leaves(rng, look)
     light, bend = _draw_soft(rng, *half), _draw_soft(rng, *half)
     levels = [
-        np.take(colour, leaves) + np.take(shading, leaves) * light
-        for colour, shading in zip(tables.colours, tables.shading, strict=True)
+        np.take(colour, leaves) + np.take(shade, leaves) * light
+        for colour, shade in zip(colours, shading, strict=True)
     ]
-    levels[0] += np.take(tables.stripes, leaves) * _stripe_wave(rng, look, bend, *half)
-    amount = np.take(tables.detail * np.float32(detail * 4), leaves) * np.exp2(light * 0.7)
+    levels[0] += np.take(stripes, leaves) * _stripe_wave(rng, look, bend, *half)
+    amount = np.take(details * np.float32(detail * 4), leaves) * np.exp2(light * 0.7)
     bands = [Image.fromarray(np.clip(band, 0, 255).astype(np.uint8)) for band in (*levels, amount)]
     # One picture of four bands: Pillow-SIMD resizes it in the time that it takes for one.
     whole = Image.merge("CMYK", bands).resize((width, height), Image.Resampling.BILINEAR).split()
@@ -237,7 +222,12 @@ def _outline(shape: str) -> NDArray[np.complex128]:
     return outline
 
 
-def _colour_leaves(rng: np.random.Generator, look: ClassLook) -> _LeafTables:
+def _colour_leaves(rng: np.random.Generator, look: ClassLook) -> list[NDArray[np.float32]]:
+    """Return what each leaf looks like, by leaf number; leaf 0 is the ground.
+
+    Levels of Y, Cb and Cr (3, leaves); how much of the soft light each level takes (3, leaves);
+    strength of the stripes in grey levels, and factor of the fine detail's strength (leaves,).
+    """
     count = _LEAVES + 1
     hue = np.full(count, look.hue)
     hue[0] = look.ground_hue
@@ -250,12 +240,13 @@ def _colour_leaves(rng: np.random.Generator, look: ClassLook) -> _LeafTables:
     luma = rgb @ (0.299, 0.587, 0.114)
     blue = 128 + 0.564 * (rgb[:, 2] - luma)
     red = 128 + 0.713 * (rgb[:, 0] - luma)
-    return _LeafTables(
-        colours=np.stack([luma, blue, red]).astype(np.float32),
-        shading=rng.normal(0, (18, 5, 5), (count, 3)).T.astype(np.float32),
-        stripes=np.abs(rng.normal(15, 7, count)).astype(np.float32),
-        detail=np.exp2(rng.normal(-0.2, 0.6, count)).astype(np.float32),
+    tables = (
+        np.stack([luma, blue, red]),
+        rng.normal(0, (18, 5, 5), (count, 3)).T,
+        np.abs(rng.normal(15, 7, count)),
+        np.exp2(rng.normal(-0.2, 0.6, count)),
     )
+    return [table.astype(np.float32) for table in tables]
 
 
 def _stripe_wave(

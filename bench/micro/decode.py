@@ -30,7 +30,7 @@ from .classes import measure_classes
 from .contenders import CHUNK_IMAGES, PreparedSamples, compare_sizes
 from .decode_report import AllRowsReport, DecodeReport
 from .quality import measure_scaling
-from .stages import StageLimits, StageTimes
+from .stages import StageTimes
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -92,10 +92,10 @@ class _DecodeBench:
         val = Recipe.for_split("val", batch_size=CHUNK_IMAGES)
         unscaled = msgspec.structs.replace(recipe, dct_scaling=False)
         whole, whole_turbojpeg = read(recipe, decoder=decoder), read(recipe, decoder="turbojpeg")
-        limits = StageLimits(samples, recipe.image_size)
         self._times = StageTimes(
+            samples,
+            recipe.image_size,
             {"": whole, "-turbojpeg": whole_turbojpeg},
-            limits,
             joins=["-turbojpeg", *([""] if decoder == "turbojpeg" else [])],
         )
         # Our decoder without a name is the last version; resizing too.
@@ -109,7 +109,7 @@ class _DecodeBench:
             "decode/tiled-turbojpeg": samples.decode_tiled_turbojpeg,
             "decode/tiled-unscaled": samples.decode_tiled_unscaled,
             "limit/entropy": samples.decode_coefficients,
-            "limits": limits.measure,
+            "limits": self._times.measure_limits,
             "sample/full-libraries": samples.sample_full_libraries,
             "sample/pillow": samples.sample_pillow,
             "sample/full": samples.sample_full,

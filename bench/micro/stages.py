@@ -27,17 +27,32 @@ LIMITS: Final = ("read", "decode", "resize")
 _STAGES: Final = [stage for stage in STAGES if stage != "augment"]  # the recipes augment nothing
 
 
-class StageLimits:
-    """Measures the limits with its own clock; ``seconds`` is the total time of each stage."""
+class StageTimes:
+    """The stages of readers, and their limits.
 
-    def __init__(self, samples: PreparedSamples, image_size: int) -> None:
-        self._samples = samples
+    ``note`` is called before and after each round, in which ``measure_limits`` is a contender.
+    """
+
+    def __init__(
+        self,
+        samples: PreparedSamples,
+        image_size: int,
+        readers: Mapping[str, SampleReader],
+        *,
+        joins: Collection[str],
+    ) -> None:
+        """``readers`` by the suffix of their rows; ``joins``: those that decode by TurboJPEG.
+
+        What the others leave to TurboJPEG is a part of their decoding, and no stage ``join``.
+        """
+        self._samples, self._readers, self._joins = samples, readers, joins
         self._copied = Scratch()
         self._out = np.empty((image_size, image_size, 3), np.int8)
-        self.seconds = dict.fromkeys(LIMITS, 0.0)
+        self._limits_s = dict.fromkeys(LIMITS, 0.0)
+        self._totals: list[dict[str, float]] = []
 
-    def measure(self, first: int, end: int) -> None:
-        """Measure the samples ``first`` .. ``end`` - 1 with the crops of the current epoch."""
+    def measure_limits(self, first: int, end: int) -> None:
+        """Measure the limits of samples ``first`` .. ``end`` - 1 with the current epoch's crops."""
         for row in range(first, end):
             source = self._samples.blobs[row]
             began = perf_counter()
@@ -46,33 +61,17 @@ class StageLimits:
             copied_at = perf_counter()
             picture = self._samples.decode_blob(row, blob)
             decoded_at = perf_counter()
-            self.seconds["read"] += copied_at - began
-            self.seconds["decode"] += decoded_at - copied_at
+            self._limits_s["read"] += copied_at - began
+            self._limits_s["decode"] += decoded_at - copied_at
             for _ in range(2):
                 began = perf_counter()
                 self._samples.resize(row, picture, self._out)
                 taken_s = perf_counter() - began
-            self.seconds["resize"] += taken_s
-
-
-class StageTimes:
-    """The stages of readers, and their limits; ``note`` is called before and after each round."""
-
-    def __init__(
-        self, readers: Mapping[str, SampleReader], limits: StageLimits, *, joins: Collection[str]
-    ) -> None:
-        """``readers`` by the suffix of their rows; ``joins``: those that decode by TurboJPEG.
-
-        What the others leave to TurboJPEG is a part of their decoding, and no stage ``join``.
-        """
-        self._readers = readers
-        self._limits = limits
-        self._joins = joins
-        self._totals: list[dict[str, float]] = []
+            self._limits_s["resize"] += taken_s
 
     def note(self) -> None:
         """Record all totals."""
-        totals = {f"limit/{name}": value for name, value in self._limits.seconds.items()}
+        totals = {f"limit/{name}": value for name, value in self._limits_s.items()}
         for suffix, reader in self._readers.items():
             stages = {name: reader.seconds[name] for name in _STAGES}
             if suffix not in self._joins:
