@@ -24,7 +24,7 @@ from feeder.process.output_file import replace_file, write_output
 from feeder.process.regular_file import IrregularFileError
 from feeder.survey.page import write_survey
 from tests.support.sources import call_feeder, error_line
-from trainer_client.reference.checkpoints.checkpoint import save_checkpoint
+from trainer_client.reference.checkpoints import save_checkpoint
 from trainer_client.reference.command import write_json
 from trainer_client.reference.tracking.files import MergedRows
 from trainer_client.reference.tracking.files import replace_file as replace_in_run

@@ -92,7 +92,7 @@ def test_serve_names_a_pipe_in_place_of_a_manifest_or_a_configuration(
 
 
 def test_a_pipe_in_place_of_a_checkpoint_is_named(tmp_path: Path) -> None:
-    checkpoint = pytest.importorskip("trainer_client.reference.checkpoints.checkpoint")
+    checkpoint = pytest.importorskip("trainer_client.reference.checkpoints")
     path = replace_by_pipe(tmp_path / "checkpoint.pt")
     with pytest.raises(FeederError, match=r"cannot read the checkpoint .*named pipe"):
         checkpoint.load_checkpoint(path)

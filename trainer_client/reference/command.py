@@ -4,10 +4,9 @@ Every key of the recipe is an option: ``weight_decay`` is ``--weight-decay``.
 """
 
 import argparse
-import json
 import signal
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any, NoReturn, get_args
@@ -17,12 +16,7 @@ from feeder.plan.recipe import parse_field
 from feeder.plan.recipe_checks import hint_at_nearest
 from feeder.process.output_file import explain_write_errors, write_output
 from feeder.process.program import run_guarded
-from trainer_client.reference.options import (
-    DATA_OPTIONS,
-    FEEDER_OPTIONS,
-    KEPT_OPTIONS,
-    TrainingOptions,
-)
+from trainer_client.reference.options import TrainingOptions
 from trainer_client.reference.recipes.recipe import KEYS, KINDS, TABLES, about_key
 from trainer_client.reference.recipes.recipe_file import (
     EffectiveRecipe,
@@ -30,6 +24,7 @@ from trainer_client.reference.recipes.recipe_file import (
     parse_value,
     shipped_recipes,
 )
+from trainer_client.reference.tracking.files import to_json
 from trainer_client.reference.tracking.live_line import LiveLine
 from trainer_client.reference.train import train
 
@@ -108,16 +103,15 @@ def _run(arguments: Sequence[str] | None) -> int:
 
 def write_json(value: object, path: Path) -> None:
     """Write a result; ResourceError when that fails."""
-    text = json.dumps(value, indent=2, default=dict) + "\n"
     with explain_write_errors(f"the result to {path}", "name another --json file"):
-        write_output(path, text.encode())
+        write_output(path, to_json(value))
 
 
-def add_options(add: Callable[..., object], names: Iterable[str]) -> None:
-    """Add fields of TrainingOptions to a parser or a group of it."""
-    described = {each.name: each.metadata for each in fields(TrainingOptions)}
-    for name in names:
-        add(f"--{name.replace('_', '-')}", **described[name])
+def add_options(parser: argparse._ActionsContainer, group: str) -> None:
+    """Add the fields of TrainingOptions that belong to ``group``."""
+    for option in fields(TrainingOptions):
+        if option.metadata.get("group") == group:
+            parser.add_argument(f"--{option.name.replace('_', '-')}", **option.metadata["argument"])
 
 
 def _make_parser() -> JobParser:
@@ -128,31 +122,29 @@ def _make_parser() -> JobParser:
         epilog="A smoke test without data or a feeder: --recipe smoke --output DIR",
         allow_abbrev=False,
     )
-    add = parser.add_argument
     forms = "tcp://HOST:PORT, ipc:///PATH, dns://NAME:PORT or file:///PATH"
-    add("endpoint", nargs="?", help=forms)
-    add_options(add, DATA_OPTIONS)
+    parser.add_argument("endpoint", nargs="?", help=forms)
+    add_options(parser, "data")
     named = f"{', '.join(shipped_recipes())}, or a TOML file; default: the defaults below"
-    add("--recipe", metavar="NAME|FILE", help=named)
-    add("--show", action="store_true", help="print the recipe in effect, and end")
-    add_options(add, FEEDER_OPTIONS)
-    add = parser.add_argument_group("what is kept").add_argument
-    add_options(add, KEPT_OPTIONS)
-    add("--json", type=Path, metavar="FILE", help="also write the result there")
+    parser.add_argument("--recipe", metavar="NAME|FILE", help=named)
+    parser.add_argument("--show", action="store_true", help="print the recipe in effect, and end")
+    add_options(parser, "feeder")
+    kept = parser.add_argument_group("what is kept")
+    add_options(kept, "kept")
+    kept.add_argument("--json", type=Path, metavar="FILE", help="also write the result there")
     add = parser.add_argument_group("keys of the recipe, with their defaults").add_argument
     for key, described in KEYS.items():
-        if key not in TABLES:
-            choices = get_args(KINDS[key])
-            is_choice = bool(choices) and isinstance(choices[0], str)
-            add(
-                f"--{key.replace('_', '-')}",
-                metavar="|".join(choices) if is_choice else "VALUE",
-                help=f"{about_key(key)}; {format_value(described.default)}".replace("%", "%%"),
-            )
-    for option, dest, use in (
-        ("--data-recipe", "data_recipe", "training"),
-        ("--val-data-recipe", "val_data_recipe", "evaluation"),
-    ):
+        if key in TABLES:
+            continue
+        choices = get_args(KINDS[key])
+        is_choice = bool(choices) and isinstance(choices[0], str)
+        add(
+            f"--{key.replace('_', '-')}",
+            metavar="|".join(choices) if is_choice else "VALUE",
+            help=f"{about_key(key)}; {format_value(described.default)}".replace("%", "%%"),
+        )
+    for key, use in zip(TABLES, ("training", "evaluation"), strict=True):
+        option = f"--{key.replace('_', '-')}-recipe"
         about = f"a field of the data's recipe for {use}; may be repeated"
-        add(option, dest=dest, action="append", default=[], metavar="NAME=VALUE", help=about)
+        add(option, action="append", default=[], metavar="NAME=VALUE", help=about)
     return parser

@@ -1,10 +1,9 @@
-"""EfficientNet-B0 to B5 for batches of four channels, made by one scaling rule.
+"""EfficientNet-B0 to B5 for batches of four channels, made by one scaling rule (Tan & Le 2019).
 
-Architecture and rule are those of Tan & Le (2019). A model's scale multiplies the channels of B0's
-stages (rounded to multiples of 8) and their numbers of blocks (rounded up). The published scales
-are powers of 1.1 and 1.2 that the authors rounded in no regular way, so they are a table here.
-Modules have torchvision's names and initialisation, so its checkpoints load; ``stem`` converts
-their three channels.
+A model's scale multiplies the channels of B0's stages (rounded to multiples of 8) and their numbers
+of blocks (rounded up). The published scales are powers of 1.1 and 1.2 that the authors rounded in
+no regular way, so they are a table here. Modules have torchvision's names and initialisation, so
+its checkpoints load; ``stem`` converts their three channels.
 
 Options select a variant that is faster on hardware that convolves many channels at a time (Masters
 et al. 2021): groups of 16 channels in the depthwise convolutions, and an expansion of 4 in place of
@@ -33,7 +32,7 @@ class Scale(NamedTuple):
     width: float  # multiplies channels
     depth: float  # multiplies the number of blocks
     dropout: float  # before the classifier
-    norm_eps: float = 1e-5
+    norm_eps: float = 1e-5  # the norms' constants are torchvision's: its weights depend on them
     norm_momentum: float = 0.1
 
 
@@ -45,7 +44,6 @@ SCALES: Final[Mapping[str, Scale]] = {
     "efficientnet-b4": Scale(1.4, 1.8, 0.4),
     "efficientnet-b5": Scale(1.6, 2.2, 0.4, norm_eps=1e-3, norm_momentum=0.01),
 }
-"""The published models. The norms' constants are torchvision's, as its weights depend on them."""
 
 
 class Stage(NamedTuple):
@@ -108,24 +106,21 @@ class Block(nn.Module):
     def __init__(
         self,
         channels: int,
+        inner: int,
         width: int,
+        kernel: int,
         stride: int,
         *,
-        stage: Stage,
         scale: Scale,
-        expansion: int,
         group_width: int,
         dropped: float,
     ) -> None:
         super().__init__()
-        inner = channels * (expansion if stage.is_expanded else 1)
         groups = count_groups(inner, group_width)
         self.block = nn.Sequential()
         if inner != channels:
             self.block.append(_conv_norm(channels, inner, 1, scale=scale))
-        self.block.append(
-            _conv_norm(inner, inner, stage.kernel, stride, groups=groups, scale=scale)
-        )
+        self.block.append(_conv_norm(inner, inner, kernel, stride, groups=groups, scale=scale))
         self.block.append(SqueezeExcitation(inner, max(1, channels // 4)))
         self.block.append(_conv_norm(inner, width, 1, scale=scale)[:2])  # without activation
         self.stochastic_depth = StochasticDepth(dropped)
@@ -133,9 +128,7 @@ class Block(nn.Module):
 
     def forward(self, features: torch.Tensor) -> torch.Tensor:
         result: torch.Tensor = self.block(features)
-        if self.has_shortcut:
-            result = features + self.stochastic_depth(result)
-        return result
+        return features + self.stochastic_depth(result) if self.has_shortcut else result
 
 
 class EfficientNet(nn.Module):
@@ -158,29 +151,31 @@ class EfficientNet(nn.Module):
         """
         super().__init__()
         width = round_channels(_STEM_WIDTH * scale.width)
-        layers = [_conv_norm(channels, width, 3, 2, scale=scale)]
+        self.features = nn.Sequential(_conv_norm(channels, width, 3, 2, scale=scale))
         depths = [math.ceil(stage.blocks * scale.depth) for stage in stages]
         built = 0
         for stage, depth in zip(stages, depths, strict=True):
             blocks = nn.Sequential()
             for number in range(depth):
                 wider = round_channels(stage.width * scale.width)
+                inner = width * (expansion if stage.is_expanded else 1)
+                stride = 1 if number else stage.stride
+                dropped = _DROPPED_BLOCKS * built / sum(depths)
                 block = Block(
                     width,
+                    inner,
                     wider,
-                    stage.stride if number == 0 else 1,
-                    stage=stage,
+                    stage.kernel,
+                    stride,
                     scale=scale,
-                    expansion=expansion,
                     group_width=group_width,
-                    dropped=_DROPPED_BLOCKS * built / sum(depths),
+                    dropped=dropped,
                 )
                 blocks.append(block)
                 width = wider
                 built += 1
-            layers.append(blocks)
-        layers.append(_conv_norm(width, _HEAD_EXPANSION * width, 1, scale=scale))
-        self.features = nn.Sequential(*layers)
+            self.features.append(blocks)
+        self.features.append(_conv_norm(width, _HEAD_EXPANSION * width, 1, scale=scale))
         self.avgpool = nn.AdaptiveAvgPool2d(1)
         self.classifier = nn.Sequential(
             nn.Dropout(scale.dropout, inplace=True),

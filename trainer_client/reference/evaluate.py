@@ -20,20 +20,19 @@ from torch import nn
 from feeder.errors import ConfigError, ResourceError
 from feeder.process.program import run_guarded
 from trainer_client._loader import FeederLoader
-from trainer_client.reference.checkpoints.checkpoint import load_checkpoint
-from trainer_client.reference.checkpoints.store import CHECKPOINTS, list_checkpoints, position_of
-from trainer_client.reference.command import (
-    JobParser,
-    add_options,
-    handle_signals,
-    write_json,
+from trainer_client.reference.checkpoints import (
+    CHECKPOINTS,
+    list_checkpoints,
+    load_checkpoint,
+    position_of,
 )
+from trainer_client.reference.command import JobParser, add_options, handle_signals, write_json
 from trainer_client.reference.evaluation import evaluate
 from trainer_client.reference.loaders import make_val_loader
 from trainer_client.reference.models import make_model
-from trainer_client.reference.options import FEEDER_OPTIONS, SMOKE, BatchPlan, TrainingOptions
+from trainer_client.reference.options import SMOKE, BatchPlan, TrainingOptions
 from trainer_client.reference.own_feeder import serve_in_rank_0
-from trainer_client.reference.place import Place, broadcast_text, join
+from trainer_client.reference.place import Place, in_rank_0, join
 from trainer_client.reference.recipes.recipe import TrainingRecipe
 from trainer_client.reference.tracking.files import SUMMARY_FILE, MergedRows
 from trainer_client.reference.trainer import make_autocast
@@ -87,8 +86,7 @@ class Evaluator:
             if content["average"] is not None:
                 states.append(content["average"]["model"])
             if self._loader is None:
-                self._loader = self._open(path, content, recipe, classes)
-                self._classes = classes
+                self._loader, self._classes = self._open(path, content, recipe, classes), classes
             if classes != self._classes:
                 raise ConfigError(
                     f"{path} is of other classes than the checkpoints before it: evaluate the "
@@ -130,7 +128,7 @@ class Evaluator:
     ) -> FeederLoader:
         options = replace(
             self._options,
-            recipe=recipe.changed({"target_accuracy": 0.0}),
+            recipe=recipe,
             endpoint=self._options.endpoint or content["endpoint"],
             val_dataset=self._options.val_dataset or content["val_dataset"],
         )
@@ -174,7 +172,7 @@ def run_evaluation(
         rows = None
         if results is not None and place.rank == 0:
             rows = MergedRows(results, "steps")
-        for path in _follow(named, place) if is_following else _find_checkpoints(named, place):
+        for path in _follow(named, place) if is_following else _find_checkpoints(named, place)[0]:
             content, problem = _load(path, place)
             if content is not None:
                 done.append(evaluator.evaluate(path, content))
@@ -200,43 +198,48 @@ def run_evaluation(
     return done if place.rank == 0 else []
 
 
-def _find_checkpoints(named: Sequence[Path], place: Place) -> list[Path]:
-    """Return the files that are named and, of folders, their checkpoints after an epoch in order.
+def _find_checkpoints(named: Sequence[Path], place: Place) -> tuple[list[Path], bool]:
+    """Return the files that are named and, of folders, their checkpoints after an epoch in order;
+    and whether the run of the last folder has ended: it has when the folder has a summary.
 
     A folder is that of a run, or of its checkpoints; it may be missing. All ranks get what rank 0
     finds: a training may add and remove some.
     """
-    found: list[Path] = []
-    for path in named:
-        if path.is_dir():
-            inside = path / CHECKPOINTS
-            checkpoints = list_checkpoints(inside if inside.is_dir() else path)
-            found += [each for each in checkpoints if not position_of(each)[1]]
-        elif path.suffix:  # else a folder that does not exist yet
-            found.append(path)
-    return [*map(Path, json.loads(broadcast_text(json.dumps([*map(str, found)]), place)))]
+
+    def find() -> str:
+        # Looked for before the list, as the last checkpoint comes before the summary.
+        has_ended = any((path / SUMMARY_FILE).exists() for path in named)
+        paths: list[Path] = []
+        for path in named:
+            if path.is_dir():
+                inside = path / CHECKPOINTS
+                checkpoints = list_checkpoints(inside if inside.is_dir() else path)
+                paths += [each for each in checkpoints if not position_of(each)[1]]
+            elif path.suffix:  # else a folder that does not exist yet
+                paths.append(path)
+        return json.dumps([[*map(str, paths)], has_ended])
+
+    paths, has_ended = json.loads(in_rank_0(place, find))
+    return [*map(Path, paths)], has_ended
 
 
 def _follow(named: Sequence[Path], place: Place) -> Iterator[Path]:
     """Yield the checkpoints that there are, then new ones, until the run of the folder has ended.
 
-    It has when the folder has a summary. All ranks get the same ones. The folder may appear later.
-    Raises ConfigError unless one is named.
+    The folder may appear later. Raises ConfigError unless one is named.
     """
     if len(named) != 1 or named[0].is_file():
         raise ConfigError("--follow takes one folder: that of a run, or of its checkpoints")
     run = named[0].parent if named[0].name == CHECKPOINTS else named[0]
     seen: set[Path] = set()
-    while True:
-        # Looked for before the list, as the last checkpoint comes before the summary.
-        has_ended = bool(broadcast_text("ended" if (run / SUMMARY_FILE).exists() else "", place))
-        new = [path for path in _find_checkpoints([run], place) if path not in seen]
-        if not new:
-            if has_ended:
-                return
-            time.sleep(POLL_S)
+    has_ended = False
+    while not has_ended:
+        paths, has_ended = _find_checkpoints([run], place)
+        new = [path for path in paths if path not in seen]
         seen |= {*new}
         yield from new
+        if not new and not has_ended:
+            time.sleep(POLL_S)
 
 
 def _load(path: Path, place: Place) -> tuple[dict[str, Any] | None, str]:
@@ -246,9 +249,9 @@ def _load(path: Path, place: Place) -> tuple[dict[str, Any] | None, str]:
         content = load_checkpoint(path)
     except (ConfigError, ResourceError) as error:
         problem = str(error)
-    if place.ranks > 1:
-        votes = torch.tensor([int(content is not None)], device=place.device)
-        dist.all_reduce(votes, dist.ReduceOp.MIN)
+    if place.group is not None:
+        votes = torch.tensor([int(content is not None)])
+        dist.all_reduce(votes, dist.ReduceOp.MIN, place.group)
         content = content if votes.item() else None
     return content, problem
 
@@ -304,7 +307,7 @@ def _make_parser() -> JobParser:
         "--endpoint", help="a feeder with the validation set; default: the one that trained"
     )
     parser.add_argument("--val-dataset", metavar="NAME", help="default: that of the training job")
-    add_options(parser.add_argument, FEEDER_OPTIONS)
+    add_options(parser, "feeder")
     parser.add_argument(
         "--csv", type=Path, metavar="FILE", help=f"default: {RESULTS} in the run's folder"
     )

@@ -18,7 +18,7 @@ from torch import nn
 from feeder.errors import ConfigError, ResourceError
 from feeder.plan.recipe_checks import hint_at_nearest
 from feeder.process.regular_file import open_regular_file
-from trainer_client.reference.checkpoints.checkpoint import DAMAGE, check_sums
+from trainer_client.reference.checkpoints import DAMAGE, check_sums
 from trainer_client.reference.efficientnet import EXPANSION, SCALES, EfficientNet
 from trainer_client.reference.recipes.recipe import TrainingRecipe
 from trainer_client.reference.resnet import MODELS as RESNETS
@@ -28,8 +28,6 @@ MODELS: Final[Sequence[str]] = (*RESNETS, *SCALES)
 """The names of our models."""
 TIMM: Final = "timm:"
 
-_ENVELOPES: Final = ("state_dict", "model")  # keys under which training scripts save the weights
-_ZIP: Final = b"PK\x03\x04"
 # What torch.load also raises on damaged files of before torch 1.6, which are no zip archives.
 _OLD_DAMAGE: Final = AssertionError, AttributeError, LookupError, OverflowError, TypeError
 _DAMAGE: Final = (*DAMAGE, *_OLD_DAMAGE, struct.error)
@@ -101,56 +99,53 @@ def load_weights(model: nn.Module, path: Path) -> None:
     Raises ResourceError when it cannot be read, ConfigError when it is damaged or does not fit:
     the message has the first weight that differs.
     """
-    state = _read_state(path)
+    content = _read(path)
+    for key in ("state_dict", "model"):
+        if isinstance(content, dict) and isinstance(content.get(key), dict):
+            content = content[key]
+    if not isinstance(content, dict) or not content or not all(map(_is_weight, content.items())):
+        raise ConfigError(f"{path} has no state dict, of tensors by name: name another file")
+    state = dict(content)
+    nn.modules.utils.consume_prefix_in_state_dict_if_present(state, "module.")
     widen_stem(model, state)
-    found = {name: tuple(weight.shape) for name, weight in state.items()}
-    expected = {name: tuple(weight.shape) for name, weight in model.state_dict().items()}
-    for name, shape in expected.items():
-        if name not in found and not name.endswith("num_batches_tracked"):  # old files lack these
-            raise ConfigError(f"{path} lacks {name}: name weights of this model")
-        if found.get(name, shape) != shape:
+    own = model.state_dict()
+    for name in (*own, *state):
+        here, there = (
+            f"shape {tuple(each[name].shape)}" if name in each else "nothing"
+            for each in (own, state)
+        )
+        is_count = name.endswith("num_batches_tracked") and name not in state  # old files lack it
+        if here != there and not is_count:
             raise ConfigError(
-                f"{path} does not fit the model: {name} has shape {found[name]} in the file, "
-                f"{shape} in the model: name weights of this model and number of classes"
+                f"{path} does not fit the model: {name} has {there} in the file, {here} in the "
+                "model: name weights of this model and number of classes"
             )
-    for name in found:
-        if name not in expected:
-            raise ConfigError(f"{path} has {name}, the model does not: name weights of this model")
     model.load_state_dict(state)
 
 
-def _read_state(path: Path) -> dict[str, torch.Tensor]:
+def _is_weight(item: tuple[object, object]) -> bool:
+    return isinstance(item[0], str) and isinstance(item[1], torch.Tensor)
+
+
+def _read(path: Path) -> Any:
     try:
         file = open_regular_file(path)
     except OSError as error:
         raise ResourceError(
             f"cannot read the weights {path} ({error.strerror}): name a readable file"
         ) from error
-    with file:
+    with file, warnings.catch_warnings():  # of odd bytes, beside the error that they cause
+        warnings.simplefilter("ignore")
         try:
-            if file.read(len(_ZIP)) == _ZIP:
+            if file.read(4) == b"PK\x03\x04":
                 check_sums(file)
             file.seek(0)
-            with warnings.catch_warnings():  # of odd bytes, beside the error that they cause
-                warnings.simplefilter("ignore")
-                content = torch.load(file, map_location="cpu", weights_only=True)
+            return torch.load(file, map_location="cpu", weights_only=True)
         except _DAMAGE as error:
             reason = str(error).partition("\n")[0]
             raise ConfigError(
                 f"{path} is no file of weights, or damaged ({reason}): name another one"
             ) from None
-    for key in _ENVELOPES:
-        if isinstance(content, dict) and isinstance(content.get(key), dict):
-            content = content[key]
-    is_state = isinstance(content, dict) and all(
-        isinstance(name, str) and isinstance(weight, torch.Tensor)
-        for name, weight in content.items()
-    )
-    if not is_state or not content:
-        raise ConfigError(f"{path} has no state dict, of tensors by name: name another file")
-    state = dict(content)
-    nn.modules.utils.consume_prefix_in_state_dict_if_present(state, "module.")
-    return state
 
 
 def _import_timm(name: str) -> Any:
@@ -158,12 +153,10 @@ def _import_timm(name: str) -> Any:
         return importlib.import_module("timm")
     except (ImportError, RuntimeError) as error:  # torchvision, which it imports, raises either
         if isinstance(error, ModuleNotFoundError) and error.name == "timm":
-            raise ConfigError(
-                f"model {name!r} needs timm (pip install timm); without it there are "
-                f"{', '.join(MODELS)}"
-            ) from None
-        reason = str(error).partition("\n")[0]
+            reason, remedy = "it is not installed", "pip install timm"
+        else:
+            reason = f"its import fails: {str(error).partition(chr(10))[0]}"
+            remedy = "repair its installation"
         raise ConfigError(
-            f"model {name!r} needs timm, whose import fails ({reason}): repair its installation, "
-            "or name one of our models"
+            f"model {name!r} needs timm ({reason}): {remedy}, or name one of {', '.join(MODELS)}"
         ) from error

@@ -11,30 +11,11 @@ from trainer_client.reference.recipes.recipe import TrainingRecipe
 SMOKE: Final = "smoke"
 """The recipe that brings its own data and feeder, where no endpoint is given."""
 DEFAULT_BATCH_SIZE: Final = 256
-DATA_OPTIONS: Final = ("dataset", "val_dataset")
-FEEDER_OPTIONS: Final = (
-    "batch_size",
-    "window",
-    "timeout_s",
-    "device",
-    "server_key",
-    "client_key",
-    "job",
-)
-KEPT_OPTIONS: Final = (
-    "output",
-    "keep",
-    "checkpoint",
-    "checkpoint_steps",
-    "resume",
-    "init",
-    "tensorboard",
-    "wandb",
-    "mllog",
-)
 
 
-def _option(default: Any, about: str, metavar: str | None = None, **argument: Any) -> Any:
+def _option(
+    group: str, default: Any, about: str, metavar: str | None = None, **argument: Any
+) -> Any:
     """Return the dataclass field of an option, with what the command line's parser needs of it."""
     if isinstance(default, bool):
         argument["action"] = "store_true"
@@ -42,7 +23,7 @@ def _option(default: Any, about: str, metavar: str | None = None, **argument: An
         argument |= {"default": default, "metavar": metavar}
         if isinstance(default, int | float):
             argument["type"] = type(default)
-    return field(default=default, metadata={**argument, "help": about})
+    return field(default=default, metadata={"group": group, "argument": argument | {"help": about}})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,73 +39,89 @@ class TrainingOptions:
     recipe_origins: Mapping[str, str] = field(default_factory=dict)  # of keys that were set
     has_own_feeder: bool = False  # set by a job of the smoke recipe, with the endpoint
 
-    dataset: str = _option("", "the training set's name", "NAME")
-    val_dataset: str | None = _option(None, "the validation set's name", "NAME")
+    dataset: str = _option("data", "", "the training set's name", "NAME")
+    val_dataset: str | None = _option("data", None, "the validation set's name", "NAME")
     batch_size: int = _option(
+        "feeder",
         0,
         "images of a rank that go through the model at once; default: from the recipe, or 256",
     )
-    window: int = _option(4, "batches to request ahead; default: %(default)s")
-    timeout_s: float = _option(60.0, "of each wait for a feeder; default: %(default)s")
-    device: str | None = _option(None, "default: cuda if available, else cpu")
-    server_key: str | None = _option(None, "the feeder's public key, or its file", "KEY")
-    client_key: str | None = _option(None, "this job's secret key", "FILE")
+    window: int = _option("feeder", 4, "batches to request ahead; default: %(default)s")
+    timeout_s: float = _option("feeder", 60.0, "of each wait for a feeder; default: %(default)s")
+    device: str | None = _option("feeder", None, "default: cuda if available, else cpu")
+    server_key: str | None = _option("feeder", None, "the feeder's public key, or its file", "KEY")
+    client_key: str | None = _option("feeder", None, "this job's secret key", "FILE")
     job: str = _option(
-        "", "this job's name: feeders share their workers evenly between jobs, or by weight", "NAME"
+        "feeder",
+        "",
+        "this job's name: feeders share their workers evenly between jobs, or by weight",
+        "NAME",
     )
 
-    output: str | None = _option(None, "folder of the run, with all that it leaves", "DIR")
-    keep: int = _option(3, "checkpoints; default: %(default)s")  # beside the best
+    output: str | None = _option("kept", None, "folder of the run, with all that it leaves", "DIR")
+    keep: int = _option("kept", 3, "checkpoints; default: %(default)s")  # beside the best
     checkpoint: str | None = _option(
-        None, "without --output: save the job there and on SIGTERM", "FILE"
+        "kept", None, "without --output: save the job there and on SIGTERM", "FILE"
     )
     checkpoint_steps: int = _option(
-        1000, "steps between checkpoints, beside one after each epoch; default: %(default)s"
+        "kept", 1000, "steps between checkpoints, beside one after each epoch; default: %(default)s"
     )
     resume: str | None = _option(
+        "kept",
         None,
         "from the latest checkpoint if there is one (auto, also without a value), or FILE",
         "auto|FILE",
         nargs="?",
         const="auto",
     )
-    init: str | None = _option(None, "weights to begin with: a state dict", "FILE")
-    tensorboard: bool = _option(False, "in DIR/tensorboard")
-    wandb: str | None = _option(None, "Weights & Biases", "PROJECT")
-    mllog: bool = _option(False, "MLPerf's log, in DIR/mllog.txt")
+    init: str | None = _option("kept", None, "weights to begin with: a state dict", "FILE")
+    tensorboard: bool = _option("kept", False, "in DIR/tensorboard")
+    wandb: str | None = _option("kept", None, "Weights & Biases", "PROJECT")
+    mllog: bool = _option("kept", False, "MLPerf's log, in DIR/mllog.txt")
 
     def check(self) -> None:
         """Raise ConfigError for options that do not fit together, or that nothing else checks."""
         for name, least in (("checkpoint_steps", 1), ("keep", 1), ("window", 1), ("batch_size", 0)):
             if getattr(self, name) < least:
                 raise ConfigError(f"{name} must be {least} or more, got {getattr(self, name)}")
-        if self.endpoint is None and self.recipe_name != SMOKE:
-            raise ConfigError(
+        is_smoke, is_kept = self.is_smoke, self.output is not None or self.checkpoint is not None
+        is_file = self.resume not in (None, "auto")
+        target = self.recipe.target_accuracy
+        for is_wrong, line in (
+            (
+                self.endpoint is None and not is_smoke,
                 "there is no endpoint: pass one, as tcp://127.0.0.1:5555 (only --recipe smoke "
-                "starts a feeder of its own)"
-            )
-        if self.endpoint is not None and not self.dataset:
-            raise ConfigError("there is no dataset: pass --dataset NAME, as the feeder serves it")
-        if self.is_smoke and self.output is None:
-            raise ConfigError("--recipe smoke needs --output DIR, for its data and its results")
-        if self.output is not None and self.checkpoint is not None:
-            raise ConfigError(
-                "--output DIR keeps checkpoints in DIR/checkpoints: leave out --checkpoint"
-            )
-        if self.resume == "auto" and self.output is None and self.checkpoint is None:
-            raise ConfigError(
-                "--resume needs --checkpoint FILE or --output DIR, where the checkpoints are"
-            )
-        if self.resume not in (None, "auto") and not Path(self.resume).is_file():
-            raise ConfigError(
+                "starts a feeder of its own)",
+            ),
+            (
+                self.endpoint is not None and not self.dataset,
+                "there is no dataset: pass --dataset NAME, as the feeder serves it",
+            ),
+            (
+                is_smoke and self.output is None,
+                "--recipe smoke needs --output DIR, for its data and its results",
+            ),
+            (
+                self.output is not None and self.checkpoint is not None,
+                "--output DIR keeps checkpoints in DIR/checkpoints: leave out --checkpoint",
+            ),
+            (
+                self.resume == "auto" and not is_kept,
+                "--resume needs --checkpoint FILE or --output DIR, where the checkpoints are",
+            ),
+            (
+                is_file and not Path(str(self.resume)).is_file(),
                 f"there is no checkpoint {self.resume}: name a file, or pass --resume auto for the "
-                "latest one"
-            )
-        if self.recipe.target_accuracy and not (self.val_dataset or self.is_smoke):
-            raise ConfigError(
-                f"target accuracy {self.recipe.target_accuracy:g} needs a validation set: pass "
-                "--val-dataset NAME, or --target-accuracy 0"
-            )
+                "latest one",
+            ),
+            (
+                target and not (self.val_dataset or is_smoke),
+                f"target accuracy {target:g} needs a validation set: pass --val-dataset NAME, or "
+                "--target-accuracy 0",
+            ),
+        ):
+            if is_wrong:
+                raise ConfigError(line)
 
     @property
     def is_smoke(self) -> bool:
@@ -159,31 +156,19 @@ class BatchPlan:
 
         Raises ConfigError where the numbers do not divide each other.
         """
-        total, parts = recipe.global_batch, recipe.accumulation
-        on_ranks = f"on {ranks} rank" + "s" * (ranks != 1)
+        total, parts, size = recipe.global_batch, recipe.accumulation, batch_size
         if not total:
-            total = (batch_size or DEFAULT_BATCH_SIZE) * ranks * (parts or 1)
-        if not parts and batch_size:
-            parts, remainder = divmod(total, ranks * batch_size)
-            if remainder or not parts:
-                raise ConfigError(
-                    f"batch_size {batch_size} {on_ranks} does not divide the global batch of "
-                    f"{total}: use a --batch-size that divides {total / ranks:g}, or leave it out"
-                )
-        parts = parts or 1
-        share, remainder = divmod(total, ranks * parts)
-        if remainder or not share:
+            size = size or DEFAULT_BATCH_SIZE
+            total = size * ranks * (parts or 1)
+        parts = parts or (max(1, total // (ranks * size)) if size else 1)
+        size = size or total // (ranks * parts)
+        if not size or ranks * parts * size != total:
             raise ConfigError(
-                f"accumulation {parts} {on_ranks} does not divide the global batch of {total}: "
-                f"make --global-batch a multiple of {ranks * parts}, or change --accumulation"
+                f"a global batch of {total} is not {ranks} rank{'s' * (ranks != 1)} x accumulation "
+                f"{parts} x batch_size {size}: set two of --global-batch, --accumulation and "
+                "--batch-size so that they divide it, and the third follows"
             )
-        if batch_size and batch_size != share:
-            raise ConfigError(
-                f"a global batch of {total} {on_ranks} with accumulation {parts} has micro-batches "
-                f"of {share}, not of batch_size {batch_size}: leave out --accumulation or "
-                "--batch-size"
-            )
-        return cls(global_batch=total, batch_size=share, accumulation=parts, ranks=ranks)
+        return cls(global_batch=total, batch_size=size, accumulation=parts, ranks=ranks)
 
     def __str__(self) -> str:
         parts = f"{self.accumulation} x " if self.accumulation > 1 else ""

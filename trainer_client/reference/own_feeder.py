@@ -19,10 +19,10 @@ from typing import Final
 
 from feeder.errors import ResourceError
 from feeder.installation import install_command, missing_packages
-from feeder.process.child import child_environment
+from feeder.process.child import child_environment, wait_for_exit
 from feeder.process.path_text import path_to_text
 from trainer_client.reference.options import TrainingOptions
-from trainer_client.reference.place import Place, broadcast_text, in_rank_0
+from trainer_client.reference.place import Place, in_rank_0
 
 CLASSES: Final = 10
 IMAGES: Final = {"train": 3000, "val": 600}
@@ -30,12 +30,12 @@ LONGER_SIDE_PX: Final = 192  # enough for crops of 64 pixels, in an eighth of th
 READY_TIMEOUT_S: Final = 60.0
 STOP_TIMEOUT_S: Final = 8.0  # the daemon promises 5
 
+# PDEATHSIG, so that not even SIGKILL to the job leaves a process behind.
 _LAUNCH: Final = (
     "import runpy, sys; from feeder.process.child import die_with_parent; "
     "die_with_parent(int(sys.argv[1])); module = sys.argv[2]; del sys.argv[1:3]; "
     "runpy.run_module(module, run_name='__main__', alter_sys=True)"
 )
-"""PDEATHSIG, so that not even SIGKILL to the job leaves a process behind."""
 
 
 @contextlib.contextmanager
@@ -54,7 +54,7 @@ def own_feeder(folder: Path, report: Callable[[str], None]) -> Iterator[str]:
         )
     log, data = folder / "feeder.log", folder / "data"
     try:
-        log.parent.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(parents=True, exist_ok=True)
         log.touch()
     except OSError as error:
         raise ResourceError(
@@ -66,18 +66,17 @@ def own_feeder(folder: Path, report: Callable[[str], None]) -> Iterator[str]:
             if not images.exists():
                 report(f"drawing {count:,} synthetic images")
                 numbers = ["--images", count, "--classes", CLASSES, "--seed", seed]
-                with _running("feeder.bench", ["synthetic", images, *numbers], log) as command:
-                    command.wait_for(None)
+                with _running(log, None, "feeder.bench", "synthetic", images, *numbers):
+                    pass
             report("packing them")
             side = ["--max-side", LONGER_SIDE_PX]
-            with _running("feeder", ["pack", images, packed, *side], log) as command:
-                command.wait_for(None)
+            with _running(log, None, "feeder", "pack", images, packed, *side):
+                pass
         shutil.rmtree(images, ignore_errors=True)
     with tempfile.TemporaryDirectory(prefix="feeder-smoke-") as sockets:
         endpoint = f"ipc://{sockets}/feeder"
         names = [text for name in IMAGES for text in ("--data", f"{name}={data / name}")]
-        with _running("feeder", ["serve", *names, "--bind", endpoint], log) as command:
-            command.wait_for("feeder: ready, ")
+        with _running(log, "feeder: ready, ", "feeder", "serve", *names, "--bind", endpoint):
             report("a feeder of this job serves them")
             yield endpoint
 
@@ -89,70 +88,50 @@ def serve_in_rank_0(
     stack: contextlib.ExitStack,
 ) -> TrainingOptions:
     """Start the feeder in rank 0, until ``stack`` is closed; return options with its endpoint."""
-    endpoints: list[str] = []
-
-    def start() -> None:
-        assert options.folder is not None, "checked by the options"
-        endpoints.append(stack.enter_context(own_feeder(options.folder, report)))
-
-    in_rank_0(place, start)
-    endpoint = broadcast_text("".join(endpoints), place)
+    folder = options.folder
+    assert folder is not None, "checked by the options"
+    endpoint = in_rank_0(place, lambda: stack.enter_context(own_feeder(folder, report)))
     return replace(
         options, endpoint=endpoint, dataset="train", val_dataset="val", has_own_feeder=True
     )
 
 
 @contextlib.contextmanager
-def _running(module: str, arguments: list[object], log: Path) -> Iterator["_Command"]:
-    """Start a command, which is ended after the body, at first with SIGTERM."""
-    command = _Command(module, arguments, log)
+def _running(log: Path, mark: str | None, module: str, *arguments: object) -> Iterator[None]:
+    """Run a command until its end or, for the body, once its output has ``mark``; end it then.
+
+    It writes to the end of ``log``. ResourceError if it fails.
+    """
+    name = f"{'feeder-bench' if module == 'feeder.bench' else module} {arguments[0]}"
+    start = log.stat().st_size
+    with log.open("ab") as output:
+        process = subprocess.Popen(
+            [sys.executable, "-c", _LAUNCH, str(os.getpid()), module, *map(str, arguments)],
+            env=child_environment(),
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            start_new_session=True,  # Ctrl-C is for the job, which ends the feeder in its turn
+        )
+    deadline_s = time.monotonic() + READY_TIMEOUT_S
     try:
-        yield command
-    finally:
-        command.process.terminate()
-        try:
-            command.process.wait(STOP_TIMEOUT_S)
-        except subprocess.TimeoutExpired:
-            command.process.kill()
-            command.process.wait()
-
-
-class _Command:
-    """A process that writes to the end of ``log``."""
-
-    def __init__(self, module: str, arguments: list[object], log: Path) -> None:
-        name = "feeder-bench" if module == "feeder.bench" else module
-        self._name = f"{name} {arguments[0]}"
-        self._log, self._start = log, log.stat().st_size
-        command = [sys.executable, "-c", _LAUNCH, str(os.getpid()), module, *map(str, arguments)]
-        with log.open("ab") as output:
-            self.process = subprocess.Popen(
-                command,
-                env=child_environment(),
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=output,
-                start_new_session=True,  # Ctrl-C is for the job, which ends the feeder in its turn
-            )
-
-    def wait_for(self, mark: str | None) -> None:
-        """Wait until the output has ``mark``, or until the end; ResourceError if it fails."""
-        deadline_s = time.monotonic() + READY_TIMEOUT_S
-        while mark is None or mark not in self._output():
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                status = self.process.wait(None if mark is None else 0.05)
-                if status or mark is not None:
-                    lines = [line.strip() for line in self._output().split("\n") if line.strip()]
-                    last = lines[-1] if lines else "it printed nothing"
-                    raise ResourceError(f"`{self._name}` ended with status {status}: {last}")
-                return
+        while True:
+            status = process.wait() if mark is None else wait_for_exit(process, 0.05)
+            text = log.read_bytes()[start:].decode("utf-8", "replace")
+            if status == 0 if mark is None else mark in text:
+                break
+            if status is not None:
+                last = [line.strip() for line in text.split("\n") if line.strip()][-1:]
+                raise ResourceError(
+                    f"`{name}` ended with status {status}: {last[0] if last else 'no output'}"
+                )
             if time.monotonic() > deadline_s:
                 raise ResourceError(
-                    f"`{self._name}` was not ready within {READY_TIMEOUT_S:g} s: see "
-                    f"{path_to_text(self._log)}"
+                    f"`{name}` was not ready within {READY_TIMEOUT_S:g} s: see {path_to_text(log)}"
                 )
-
-    def _output(self) -> str:
-        with self._log.open("rb") as file:
-            file.seek(self._start)
-            return file.read().decode("utf-8", "replace")
+        yield
+    finally:
+        process.terminate()
+        if wait_for_exit(process, STOP_TIMEOUT_S) is None:
+            process.kill()
+            process.wait()

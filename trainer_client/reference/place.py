@@ -12,7 +12,6 @@ import enum
 import signal
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from types import FrameType
 from typing import Any
 
 import numpy as np
@@ -30,6 +29,8 @@ class Place:
     device: torch.device
     rank: int = 0
     ranks: int = 1
+    group: "dist.ProcessGroup | None" = None
+    """All ranks, on their CPUs, so that nothing in it waits for the device; None for one rank."""
 
 
 def join(device_name: str | None, stack: contextlib.ExitStack) -> Place:
@@ -49,9 +50,11 @@ def join(device_name: str | None, stack: contextlib.ExitStack) -> Place:
         return Place(device=device)
     dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
     stack.callback(dist.destroy_process_group)
-    place = Place(device=device, rank=dist.get_rank(), ranks=dist.get_world_size())
-    stack.enter_context(_explain_lost_ranks(place))
-    return place
+    rank, ranks = dist.get_rank(), dist.get_world_size()
+    if ranks == 1:
+        return Place(device=device)
+    stack.enter_context(_explain_lost_ranks(rank))
+    return Place(device=device, rank=rank, ranks=ranks, group=dist.new_group(backend="gloo"))
 
 
 def choose_device(name: str | None) -> torch.device:
@@ -74,51 +77,43 @@ def choose_device(name: str | None) -> torch.device:
 
 
 @contextlib.contextmanager
-def _explain_lost_ranks(place: Place) -> Iterator[None]:
+def _explain_lost_ranks(rank: int) -> Iterator[None]:
     """Raise torch's error about a rank that has ended as a PeerError of one line."""
     try:
         yield
     except RuntimeError as error:
         text = str(error)
-        is_lost = isinstance(error, dist.DistError) or "gloo" in text or "NCCL" in text
-        if place.ranks == 1 or not is_lost:
+        if not isinstance(error, dist.DistError) and "gloo" not in text and "NCCL" not in text:
             raise
         raise PeerError(
-            f"rank {place.rank} has lost another rank, which has ended: see that rank's own line "
+            f"rank {rank} has lost another rank, which has ended: see that rank's own line "
             f"({text.partition(chr(10))[0][:200]})"
         ) from error
 
 
-def broadcast_text(text: str, place: Place) -> str:
-    """Return rank 0's ``text`` in all ranks, each of which must call this."""
-    if place.ranks == 1:
-        return text
-    data = torch.tensor(list(text.encode()), dtype=torch.uint8, device=place.device)
-    size = torch.tensor([len(data)], device=place.device)
-    dist.broadcast(size, 0)
-    if place.rank:
-        data = torch.zeros(int(size.item()), dtype=torch.uint8, device=place.device)
-    if len(data):
-        dist.broadcast(data, 0)
-    return bytes(data.tolist()).decode()
-
-
-def in_rank_0(place: Place, work: Callable[[], None]) -> None:
-    """Do ``work`` in rank 0; every rank must call this.
+def in_rank_0(place: Place, work: Callable[[], str | None]) -> str:
+    """Do ``work`` in rank 0 and return its text in all ranks, each of which must call this.
 
     If it fails, rank 0 raises its error and the others a PeerError with the same text.
     """
-    problem: FeederError | None = None
+    text, problem = "", None
     if place.rank == 0:
         try:
-            work()
+            text = work() or ""
         except FeederError as error:
-            problem = error
-    text = broadcast_text("" if problem is None else str(problem), place)
+            text, problem = str(error), error
+    if place.group is not None:
+        data = torch.tensor([*text.encode(errors="surrogatepass")], dtype=torch.uint8)
+        head = torch.tensor([len(data), problem is not None])
+        dist.broadcast(head, 0, place.group)
+        data = data if place.rank == 0 else torch.zeros(int(head[0]), dtype=torch.uint8)
+        dist.broadcast(data, 0, place.group)
+        text = bytes(data.tolist()).decode(errors="surrogatepass")
+        if head[1] and place.rank:
+            problem = PeerError(f"rank 0 cannot go on: {text}")
     if problem is not None:
         raise problem
-    if text:
-        raise PeerError(f"rank 0 cannot go on: {text}")
+    return text
 
 
 def seed_rank(place: Place, *, seed: int, steps_done: int) -> None:
@@ -127,36 +122,31 @@ def seed_rank(place: Place, *, seed: int, steps_done: int) -> None:
     torch.manual_seed(int(words.generate_state(1, np.uint64)[0]))
 
 
-def gather_random_states(
-    place: Place, group: "dist.ProcessGroup | None"
-) -> dict[str, torch.Tensor]:
+def gather_random_states(place: Place) -> dict[str, torch.Tensor]:
     """Return the states of all ranks, uint8 (ranks, bytes), by kind of device.
 
-    Every rank must call this; ``group`` is of CPUs, None for one rank.
+    Every rank must call this.
     """
     states = {"cpu": torch.get_rng_state()}
     if place.device.type == "cuda":
         states["cuda"] = torch.cuda.get_rng_state(place.device)
-    gathered = {}
     for kind, state in states.items():
-        parts = [state]
-        if group is not None:
-            parts = [torch.empty_like(state) for _ in range(place.ranks)]
-            dist.all_gather(parts, state, group)
-        gathered[kind] = torch.stack(parts)
-    return gathered
+        parts = [torch.empty_like(state) for _ in range(place.ranks)] if place.group else [state]
+        if place.group is not None:
+            dist.all_gather(parts, state, place.group)
+        states[kind] = torch.stack(parts)
+    return states
 
 
 def restore_random_state(
     states: Mapping[str, torch.Tensor], place: Place, *, seed: int, steps_done: int
 ) -> None:
     """Set this rank's state, or begin new ones if the number or kind of ranks has changed."""
-    kinds = {"cpu", "cuda"} if place.device.type == "cuda" else {"cpu"}
-    if set(states) != kinds or len(states["cpu"]) != place.ranks:
+    if {*states} != {"cpu", place.device.type} or len(states["cpu"]) != place.ranks:
         seed_rank(place, seed=seed, steps_done=steps_done)
         return
     torch.set_rng_state(states["cpu"][place.rank].clone())  # of a view, torch 2.13 reads elsewhere
-    if "cuda" in kinds:
+    if "cuda" in states:
         torch.cuda.set_rng_state(states["cuda"][place.rank].clone(), place.device)
 
 
@@ -181,11 +171,7 @@ class StopVote:
     @contextlib.contextmanager
     def on_sigterm(self) -> Iterator[None]:
         """Have SIGTERM request a stop; in the main thread only."""
-
-        def request(number: int, frame: FrameType | None) -> None:
-            self.request(Stop.SIGTERM)
-
-        previous = signal.signal(signal.SIGTERM, request)
+        previous = signal.signal(signal.SIGTERM, lambda *_: self.request(Stop.SIGTERM))
         try:
             yield
         finally:

@@ -11,7 +11,7 @@ without gradients, and none on the state dict's names.
 """
 
 import difflib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from fnmatch import fnmatchcase
 from typing import Any
@@ -28,21 +28,22 @@ def recompute_at(model: nn.Module, patterns: Sequence[str]) -> list[str]:
 
     A pattern has the parts of a name between its dots, each as in ``fnmatch``: ``layer?.*`` matches
     ``layer1.0``, but neither ``layer1`` nor ``layer1.0.conv1``. Call it before the model is
-    wrapped, and after ``distribute_batch_norm``, which may replace modules.
+    wrapped, after ``distribute_batch_norm``, which may replace modules, and after the model is
+    copied: a copy would run the modules of this one.
 
     ConfigError where a pattern matches nothing, or a matching module is within another.
     """
     modules = {name: module for name, module in model.named_modules() if name}
     matched = set()
     for pattern in patterns:
-        found = {name for name in modules if _matches(name, pattern)}
-        if not found:
+        matches = {name for name in modules if _matches(name, pattern)}
+        if not matches:
             nearest = difflib.get_close_matches(pattern, modules, n=3, cutoff=0.0)
             raise ConfigError(
                 f"no module of the model matches {pattern!r}, where * and ? stand for no dot: some "
                 f"of its modules are {', '.join(nearest)}"
             )
-        matched |= found
+        matched |= matches
     names = [name for name in modules if name in matched]
     for name in names:
         outer = next((each for each in names if name.startswith(f"{each}.")), None)
@@ -51,33 +52,28 @@ def recompute_at(model: nn.Module, patterns: Sequence[str]) -> list[str]:
                 f"{name} would be recomputed within {outer}, so twice: let the patterns match one"
             )
     for name in names:
-        module = modules[name]
-        module.forward = _Recomputation(module, module.forward)
+        _recompute(modules[name])
     return names
 
 
-class _Recomputation:
-    """The forward pass of a module, run again where its backward pass needs what it computed.
+def _matches(name: str, pattern: str) -> bool:
+    parts, wanted = name.split("."), pattern.split(".")
+    return len(parts) == len(wanted) and all(map(fnmatchcase, parts, wanted))
 
-    It holds no function but the module's method, so a deep copy of a model runs its own modules.
-    """
 
-    def __init__(self, module: nn.Module, forward: Callable[..., Any]) -> None:
-        self._module = module
-        self._forward = forward
+def _recompute(module: nn.Module) -> None:
+    forward = module.forward
 
-    def __call__(self, *inputs: Any, **options: Any) -> Any:
-        if not (self._module.training and torch.is_grad_enabled()):
-            return self._forward(*inputs, **options)
+    def run(*inputs: Any, **options: Any) -> Any:
+        if not (module.training and torch.is_grad_enabled()):
+            return forward(*inputs, **options)
+        # The contexts of the first and of the second run.
+        contexts = nullcontext(), _keep_buffers(module)
         return checkpoint(
-            self._forward,
-            *inputs,
-            use_reentrant=False,
-            preserve_rng_state=True,
-            # The contexts of the first and of the second run.
-            context_fn=lambda: (nullcontext(), _keep_buffers(self._module)),
-            **options,
+            forward, *inputs, use_reentrant=False, context_fn=lambda: contexts, **options
         )
+
+    module.forward = run
 
 
 @contextmanager
@@ -98,8 +94,3 @@ def _keep_buffers(module: nn.Module) -> Iterator[None]:
     finally:
         for each, name, buffer in buffers:
             setattr(each, name, buffer)
-
-
-def _matches(name: str, pattern: str) -> bool:
-    parts, wanted = name.split("."), pattern.split(".")
-    return len(parts) == len(wanted) and all(map(fnmatchcase, parts, wanted))

@@ -28,16 +28,14 @@ class Block(nn.Module):
     ) -> None:
         super().__init__()
         self.is_bottleneck = is_bottleneck
+        first, wider = (1, 4 * width) if is_bottleneck else (3, width)
+        self.conv1 = _conv(channels, width, first, 1 if is_bottleneck else stride)
+        self.bn1 = nn.BatchNorm2d(width)
+        self.conv2 = _conv(width, width, 3, stride if is_bottleneck else 1)
+        self.bn2 = last = nn.BatchNorm2d(width)
         if is_bottleneck:
-            wider = 4 * width
-            self.conv1, self.bn1 = _conv(channels, width, 1), nn.BatchNorm2d(width)
-            self.conv2, self.bn2 = _conv(width, width, 3, stride), nn.BatchNorm2d(width)
-            self.conv3, self.bn3 = _conv(width, wider, 1), nn.BatchNorm2d(wider)
-        else:
-            wider = width
-            self.conv1, self.bn1 = _conv(channels, width, 3, stride), nn.BatchNorm2d(width)
-            self.conv2, self.bn2 = _conv(width, width, 3), nn.BatchNorm2d(width)
-        last = self.bn3 if is_bottleneck else self.bn2
+            self.conv3 = _conv(width, wider, 1)
+            self.bn3 = last = nn.BatchNorm2d(wider)
         nn.init.constant_(last.weight, 0.0 if zero_init_last else 1.0)
         self.relu = nn.ReLU(inplace=True)
         self.downsample: nn.Module | None = None
@@ -68,10 +66,7 @@ class ResNet(nn.Module):
         is_bottleneck: bool = False,
         zero_init_last: bool = True,
     ) -> None:
-        """Build four stages of ``blocks`` each; ``width`` is the first's and doubles in each.
-
-        ``zero_init_last`` is whether the gain of each block's last norm starts at 0, or else at 1.
-        """
+        """Build four stages of ``blocks`` each; ``width`` is the first's and doubles in each."""
         super().__init__()
         self.conv1 = _conv(channels, width, 7, 2)
         self.bn1 = nn.BatchNorm2d(width)
@@ -81,14 +76,9 @@ class ResNet(nn.Module):
         for stage, count in enumerate(blocks):
             layers = nn.Sequential()
             for number in range(count):
-                block = Block(
-                    inner,
-                    width << stage,
-                    2 if stage and not number else 1,
-                    is_bottleneck=is_bottleneck,
-                    zero_init_last=zero_init_last,
-                )
-                layers.append(block)
+                stride = 2 if stage and not number else 1
+                kind = {"is_bottleneck": is_bottleneck, "zero_init_last": zero_init_last}
+                layers.append(Block(inner, width << stage, stride, **kind))
                 inner = (width << stage) * (4 if is_bottleneck else 1)
             self.add_module(f"layer{stage + 1}", layers)
         self.avgpool = nn.AdaptiveAvgPool2d((1, 1))
@@ -105,17 +95,15 @@ class ResNet(nn.Module):
 
 
 resnet18 = partial(ResNet, (2, 2, 2, 2))
-resnet34 = partial(ResNet, (3, 4, 6, 3))
 resnet50 = partial(ResNet, (3, 4, 6, 3), is_bottleneck=True)
-resnet101 = partial(ResNet, (3, 4, 23, 3), is_bottleneck=True)
+# A ResNet-10 of a quarter of the width, which a CPU can train in a minute.
 resnet_small = partial(ResNet, (1, 1, 1, 1), width=16)
-"""A ResNet-10 of a quarter of the width, which a CPU can train in a minute."""
 
 MODELS: Final[Mapping[str, Callable[..., ResNet]]] = {
     "resnet18": resnet18,
-    "resnet34": resnet34,
+    "resnet34": partial(ResNet, (3, 4, 6, 3)),
     "resnet50": resnet50,
-    "resnet101": resnet101,
+    "resnet101": partial(ResNet, (3, 4, 23, 3), is_bottleneck=True),
     "small": resnet_small,
 }
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Any, Literal
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,7 +20,7 @@ class RunInfo:
     train_samples: int
     val_samples: int | None
     seed: int
-    recipe: Mapping[str, object]  # every key in effect, as TOML and JSON can hold it
+    recipe: Mapping[str, Any]  # every key in effect, as TOML and JSON can hold it
     first_step: int = 0
     """Steps of the job that were taken before, by the process that this one resumes."""
     history: Sequence["EpochResult"] = ()  # the epochs that were completed before
@@ -75,12 +75,10 @@ class EpochResult:
 
     @property
     def ema_top1(self) -> float | None:
-        """``top1`` with the averaged weights."""
         return self._share(self.ema_correct)
 
     @property
     def ema_top5(self) -> float | None:
-        """``top5`` with the averaged weights."""
         return self._share(self.ema_correct_top5)
 
     @property
@@ -107,14 +105,6 @@ Ending = Literal["finished", "target", "time-budget", "stopped"]
 """All epochs were trained; the target accuracy or the time budget was reached; SIGTERM."""
 
 
-_ENDINGS: Final[Mapping[Ending, str]] = {
-    "finished": "finished",
-    "target": "reached the target",
-    "time-budget": "out of time",
-    "stopped": "stopped",
-}
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
     """How a run ended."""
@@ -130,8 +120,9 @@ class Outcome:
     target_s: float | None = None  # seconds until the target accuracy was reached
 
     def __str__(self) -> str:
+        changed = {"target": "reached the target", "time-budget": "out of time"}
         epochs = "1 epoch" if self.epochs == 1 else f"{self.epochs} epochs"
-        line = f"{_ENDINGS[self.ending]} after {epochs} and {self.seconds:,.0f} s"
+        line = f"{changed.get(self.ending, self.ending)} after {epochs} and {self.seconds:,.0f} s"
         if self.val_top1 is not None:
             line += f": {self.val_top1:.1%} correct"
         if self.best_top1 is not None and self.best_top1 != self.val_top1:

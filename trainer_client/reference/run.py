@@ -18,13 +18,13 @@ from feeder.errors import ConfigError
 from trainer_client._batch import Batch
 from trainer_client._loader import FeederLoader
 from trainer_client._statistics import LoaderStatistics
-from trainer_client.reference.checkpoints.store import Store
+from trainer_client.reference.checkpoints import Store
 from trainer_client.reference.evaluation import evaluate
 from trainer_client.reference.options import BatchPlan, TrainingOptions
 from trainer_client.reference.place import Place, Stop, StopVote, in_rank_0
 from trainer_client.reference.recipes.recipe import parse_duration
 from trainer_client.reference.results import Ending, EpochResult, Outcome, RunInfo, StepReport
-from trainer_client.reference.saver import Saver, begin_folder, keep_weights
+from trainer_client.reference.saver import Saver
 from trainer_client.reference.tracking.tracker import Tracker
 from trainer_client.reference.trainer import Trainer
 
@@ -79,8 +79,6 @@ class Run:
             samples=loader.samples,
         )
         self.on_batch = None if on_batch is None else lambda batch: on_batch(batch, loader)
-        # Of CPUs, so that nothing in it waits for the device.
-        self.group = dist.new_group(backend="gloo") if place.ranks > 1 else None
         self.steps_per_epoch = len(loader) // plan.accumulation
         if not self.steps_per_epoch:
             raise ConfigError(
@@ -95,9 +93,9 @@ class Run:
             steps_per_epoch=self.steps_per_epoch,
             init=None if options.init is None else Path(options.init),
         )
-        self.saver = Saver(options, self.trainer, loader, store, place, self.group)
+        self.saver = Saver(options, self.trainer, loader, store, place)
         self.progress = self.saver.progress
-        self.vote = StopVote(self.group)
+        self.vote = StopVote(place.group)
         self.trackers: list[Tracker] = []
         self._pending: list[torch.Tensor] = []  # losses on the device
         budget = options.recipe.time_budget
@@ -112,10 +110,7 @@ class Run:
         if wanted == "auto":
             assert self.store is not None, "checked by the options"
             path = self.store.newest()
-        epochs = before = self.options.recipe.epochs
-        if path is not None:
-            before = self.saver.resume(path)
-        self.saver.check_agreement(path)
+        before, epochs = self.saver.resume(path), self.options.recipe.epochs
         if path is None:
             where = self.options.checkpoint or self.options.output
             self.log(f"no checkpoint {where} yet: starting from scratch")
@@ -132,19 +127,25 @@ class Run:
     def run(self) -> None:
         """Train the remaining epochs."""
         info = self._describe()
-
-        def begin() -> None:
-            if self.options.folder is not None:
-                begin_folder(self.options.folder, self.options, info, self.loader)
-            for tracker in self.trackers:
-                tracker.begin(info)
-
-        in_rank_0(self.place, begin)
+        in_rank_0(self.place, lambda: self._report("begin", info))
         # Of the checkpoint, so that all ranks agree; later they vote.
         stop = Stop.TIME if self.progress.earlier_s > self._budget_s else Stop.NO
         while (ending := self._find_ending(stop)) is None:
             stop = self._train_epoch()
-        self._finish(ending)
+        self.result.was_stopped = ending in ("stopped", "time-budget")
+        if self.result.was_stopped:
+            where = self.options.checkpoint or self.options.output
+            saved = f"; saved to {where}" if self.store is not None else ""
+            why = "SIGTERM" if ending == "stopped" else "the time budget"
+            self.log(f"stopped by {why}, {self.progress} comes next{saved}")
+        self.result.outcome = self._summarise(ending)
+        self._report("end", self.result.outcome)
+        where = f"; results are in {self.options.output}" if self.options.output else ""
+        self.log(f"{self.result.outcome}{where}")
+
+    def _report(self, event: str, content: object) -> None:
+        for tracker in self.trackers:
+            getattr(tracker, event)(content)
 
     def _find_ending(self, stop: Stop) -> Ending | None:
         """Return how the job has ended, also one that is resumed after its end."""
@@ -159,8 +160,7 @@ class Run:
     def _train_epoch(self) -> Stop:
         """Take the remaining steps of an epoch, evaluate, save; return whether to stop the job."""
         epoch = self.progress.epoch
-        for tracker in self.trackers:
-            tracker.begin_epoch(epoch)
+        self._report("begin_epoch", epoch)
         self.trainer.model.train()
         self.loader.set_epoch(epoch)
         before, start_s = self.loader.statistics(), time.monotonic()
@@ -182,15 +182,16 @@ class Run:
             loss=sum(losses) / len(losses),
             lr=self.trainer.current_lr(),
         )
-        if self._is_evaluation_due(is_complete, stop):
-            trained = self._evaluate(trained)
+        is_last = stop is Stop.TIME or epoch + 1 == self.options.recipe.epochs
+        is_due = is_last or (epoch + 1) % self.options.recipe.eval_every_epochs == 0
+        if self.val_loader is not None and is_due and (is_complete or stop is not Stop.SIGTERM):
+            trained = self._evaluate(trained, self.val_loader)
         self.result.epochs.append(trained)
         self.log(str(trained))
         if is_complete:
             self.progress.finish_epoch(trained)
             self._note_target()
-            for tracker in self.trackers:
-                tracker.end_epoch(trained)
+            self._report("end_epoch", trained)
             self.vote.begin()  # again, as SIGTERM may have come during the evaluation
             stop = max(stop, self.vote.end())
             self.saver.save()
@@ -236,8 +237,7 @@ class Run:
             wait_share=wait_share,
             remaining_s=steps * self.plan.global_batch / rate,
         )
-        for tracker in self.trackers:
-            tracker.log_step(report)
+        self._report("log_step", report)
 
     def _rates(
         self, start_s: float, before: LoaderStatistics, after: LoaderStatistics
@@ -254,8 +254,8 @@ class Run:
         # In float64, the sum does not depend on the order in which ranks are added.
         losses = torch.stack(self._pending).double().cpu()
         self._pending = []
-        if self.group is not None:
-            dist.all_reduce(losses, group=self.group)
+        if self.place.group is not None:
+            dist.all_reduce(losses, group=self.place.group)
             losses /= self.place.ranks
         is_finite = losses.isfinite()
         # A scaled loss may overflow now and then, and the step is skipped. Else training has
@@ -270,24 +270,13 @@ class Run:
         self.progress.losses += losses.tolist()
         self.result.losses += losses.tolist()
 
-    def _is_evaluation_due(self, is_complete: bool, stop: Stop) -> bool:
-        if self.val_loader is None or (stop is Stop.SIGTERM and not is_complete):
-            return False
-        done = self.progress.epoch + 1
-        is_last = stop is Stop.TIME or done == self.options.recipe.epochs
-        return is_last or done % self.options.recipe.eval_every_epochs == 0
-
-    def _evaluate(self, trained: EpochResult) -> EpochResult:
-        assert self.val_loader is not None
-        for tracker in self.trackers:
-            tracker.begin_evaluation(trained.epoch)
+    def _evaluate(self, trained: EpochResult, loader: FeederLoader) -> EpochResult:
+        self._report("begin_evaluation", trained.epoch)
         start_s = time.monotonic()
         models, average = [self.trainer.plain_model], self.trainer.average
         if average is not None:
             models.append(average.model)
-        raw, *averaged = evaluate(
-            models, self.val_loader, self.trainer.autocast, epoch=trained.epoch
-        )
+        raw, *averaged = evaluate(models, loader, self.trainer.autocast, epoch=trained.epoch)
         return replace(
             trained,
             val_images=raw.images,
@@ -307,21 +296,6 @@ class Run:
         elif self.progress.target_s is None:
             seconds = self.progress.target_s = self.progress.elapsed_s
             self.log(f"reached {latest:.1%} (target {target:.1%}) after {seconds:,.1f} s")
-
-    def _finish(self, ending: Ending) -> None:
-        self.result.was_stopped = ending in ("stopped", "time-budget")
-        if self.result.was_stopped:
-            where = self.options.checkpoint or self.options.output
-            saved = f"; saved to {where}" if self.store is not None else ""
-            why = "SIGTERM" if ending == "stopped" else "the time budget"
-            self.log(f"stopped by {why}, {self.progress} comes next{saved}")
-        self.result.outcome = outcome = self._summarise(ending)
-        if self.place.rank == 0 and self.options.folder is not None:
-            keep_weights(self.options.folder, self.trainer)
-        for tracker in self.trackers:
-            tracker.end(outcome)
-        where = f"; results are in {self.options.output}" if self.options.output else ""
-        self.log(f"{outcome}{where}")
 
     def _summarise(self, ending: Ending) -> Outcome:
         history = [*self.progress.history]

@@ -7,29 +7,28 @@ DIR/weights.pt     at the end: an ordinary state dict of three channels, of four
 """
 
 import io
-import json
 import platform
 import time
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import numpy as np
 import torch
 import torch.distributed as dist
-from torch import nn
 
 import feeder
 from feeder.errors import ConfigError
 from trainer_client._loader import FeederLoader
-from trainer_client.reference.checkpoints.store import Store, load_for_resume
+from trainer_client.reference.checkpoints import Store, load_for_resume
 from trainer_client.reference.options import TrainingOptions
 from trainer_client.reference.place import Place, gather_random_states, restore_random_state
 from trainer_client.reference.recipes.recipe_file import EffectiveRecipe
-from trainer_client.reference.results import EpochResult, RunInfo
+from trainer_client.reference.results import EpochResult, Outcome, RunInfo
 from trainer_client.reference.stem import three_channel_state
-from trainer_client.reference.tracking.files import make_folder, replace_file
+from trainer_client.reference.tracking.files import make_folder, replace_file, to_json
+from trainer_client.reference.tracking.tracker import Tracker
 from trainer_client.reference.trainer import Trainer
 
 
@@ -68,37 +67,27 @@ class Progress:
         return f"step {self.step} of epoch {self.epoch}"
 
 
+@dataclass(slots=True)
 class Saver:
     """Saves a job to ``store`` (None: nowhere), and resumes it from any checkpoint."""
 
-    def __init__(
-        self,
-        options: TrainingOptions,
-        trainer: Trainer,
-        loader: FeederLoader,
-        store: Store | None,
-        place: Place,
-        group: "dist.ProcessGroup | None",
-    ) -> None:
-        """``group`` is of CPUs, so that nothing waits for the device."""
-        self.progress = Progress()
-        self._options = options
-        self._trainer = trainer
-        self._loader = loader
-        self._store = store
-        self._place = place
-        self._group = group
+    options: TrainingOptions
+    trainer: Trainer
+    loader: FeederLoader
+    store: Store | None
+    place: Place
+    progress: Progress = field(default_factory=Progress)
 
     def save(self) -> None:
         """Save the job's present state; every rank must call this, rank 0 writes."""
-        if self._store is None:
+        if self.store is None:
             return
-        random = gather_random_states(self._place, self._group)
-        if self._place.rank:
+        random = gather_random_states(self.place)
+        if self.place.rank:
             return
-        progress, options = self.progress, self._options
+        progress, options = self.progress, self.options
         content = {
-            **self._trainer.state_dict(),
+            **self.trainer.state_dict(),
             "progress": {
                 "epoch": progress.epoch,
                 "step": progress.step,
@@ -107,22 +96,37 @@ class Saver:
                 "elapsed_s": progress.elapsed_s,
                 "target_s": progress.target_s,
             },
-            "loader": self._loader.state_dict() | self._position(),
+            "loader": self.loader.state_dict() | self._position(),
             "random": random,
-            "classes": list(self._loader.classes),
-            "batch_size": self._trainer.plan.batch_size,
+            "classes": list(self.loader.classes),
+            "batch_size": self.trainer.plan.batch_size,
             "endpoint": None if options.has_own_feeder else options.endpoint,
             "val_dataset": options.val_dataset,
         }
-        self._store.save(content, progress.epoch, progress.step, is_best=progress.is_best)
+        self.store.save(content, progress.epoch, progress.step, is_best=progress.is_best)
 
-    def resume(self, path: Path) -> int:
-        """Resume from a checkpoint; ConfigError when it does not fit the job.
+    def resume(self, path: Path | None) -> int:
+        """Resume from a checkpoint, None if there is none; every rank must call this.
 
-        Returns the epochs that the job had then.
+        Returns the epochs that the job had then. ConfigError when the checkpoint does not fit the
+        job, and in all ranks unless all of them read the same.
         """
+        epochs = self.options.recipe.epochs if path is None else self._load(path)
+        if self.place.group is not None:
+            steps = -1 if path is None else self.trainer.steps_done
+            ends = torch.tensor([steps, -steps])
+            dist.all_reduce(ends, dist.ReduceOp.MAX, self.place.group)
+            if ends[0] != -ends[1]:
+                where = "no checkpoint" if path is None else f"one at {self.progress}"
+                raise ConfigError(
+                    f"rank {self.place.rank} has {where} to resume from, another rank has another: "
+                    "all ranks must read the same checkpoint, from a shared disk"
+                )
+        return epochs
+
+    def _load(self, path: Path) -> int:
         content = load_for_resume(path)
-        progress, trainer = self.progress, self._trainer
+        progress, trainer = self.progress, self.trainer
         try:
             trainer.check_recipe(content)
             self._check_classes(content["classes"])
@@ -133,19 +137,15 @@ class Saver:
             progress.history = [EpochResult(**each) for each in state["history"]]
             progress.earlier_s, progress.target_s = float(state["elapsed_s"]), state["target_s"]
             progress.start_s = time.monotonic()
-            self._loader.load_state_dict(content["loader"] | self._position())
-            restore_random_state(
-                content["random"],
-                self._place,
-                seed=trainer.recipe.seed,
-                steps_done=trainer.steps_done,
-            )
+            self.loader.load_state_dict(content["loader"] | self._position())
+            seed, steps_done = trainer.recipe.seed, trainer.steps_done
+            restore_random_state(content["random"], self.place, seed=seed, steps_done=steps_done)
             epochs = int(content["recipe"]["epochs"])
         except (KeyError, RuntimeError, TypeError, ValueError) as error:
             reason = " ".join(part.strip() for part in str(error).split("\n")[:2])
             raise ConfigError(f"the checkpoint does not fit this job: {reason}") from error
-        if self._store is not None and not self._place.rank and progress.is_best:
-            self._store.keep_best(path)
+        if self.store is not None and not self.place.rank and progress.is_best:
+            self.store.keep_best(path)
         return epochs
 
     def _position(self) -> dict[str, int]:
@@ -153,7 +153,7 @@ class Saver:
 
         The loader itself counts micro-batches, and an epoch's last ones may not fill a step.
         """
-        plan = self._trainer.plan
+        plan = self.trainer.plan
         return {
             "epoch": self.progress.epoch,
             "step": self.progress.step * plan.accumulation,
@@ -162,76 +162,64 @@ class Saver:
         }
 
     def _check_classes(self, classes: list[str]) -> None:
-        here = list(self._loader.classes)
+        here = list(self.loader.classes)
         if classes != here:
             raise ConfigError(
                 f"the checkpoint is of {len(classes)} classes ({classes[0]} …), dataset "
-                f"{self._loader.dataset.name!r} has {len(here)} ({here[0]} …): train on the "
+                f"{self.loader.dataset.name!r} has {len(here)} ({here[0]} …): train on the "
                 "dataset that the job began with"
             )
 
-    def check_agreement(self, path: Path | None) -> None:
-        """Raise ConfigError, in all ranks, unless all of them read the same checkpoint, or none.
 
-        Every rank must call this, with what it has read.
-        """
-        if self._group is None:
-            return
-        here = -1 if path is None else self._trainer.steps_done
-        ends = torch.tensor([here, -here])
-        dist.all_reduce(ends, dist.ReduceOp.MAX, self._group)
-        if ends[0] != -ends[1]:
-            where = "no checkpoint" if path is None else f"one at {self.progress}"
-            raise ConfigError(
-                f"rank {self._place.rank} has {where} to resume from, another rank has another: "
-                "all ranks must read the same checkpoint, from a shared disk"
-            )
+@dataclass(slots=True)
+class RunFolder(Tracker):
+    """Writes recipe and plan, and at the end the weights as ordinary state dicts."""
 
+    folder: Path
+    options: TrainingOptions
+    trainer: Trainer
+    loader: FeederLoader
 
-def begin_folder(
-    folder: Path, options: TrainingOptions, run: RunInfo, loader: FeederLoader
-) -> None:
-    """Write recipe and plan; ResourceError when that fails."""
-    effective = EffectiveRecipe(
-        recipe=options.recipe, name=options.recipe_name, origins=options.recipe_origins
-    )
-    plan = {
-        "versions": {
-            "feeder": feeder.__version__,
-            "torch": torch.__version__,
-            "numpy": np.__version__,
-            "python": platform.python_version(),
-        },
-        "seed": run.seed,
-        "dataset": loader.dataset.name,
-        "fingerprint": loader.dataset.fingerprint,
-        "data_recipe": msgspec.to_builtins(loader.recipe),
-        "data_recipe_fingerprint": loader.recipe.fingerprint(),
-        "ranks": run.ranks,
-        "global_batch": run.global_batch,
-        "batch_size": loader.batch_size,
-        "steps_per_epoch": run.steps_per_epoch,
-        "epochs": run.epochs,
-        "device": run.device,
-        "threads": torch.get_num_threads(),
-        "val_dataset": options.val_dataset,
-        "val_samples": run.val_samples,
-    }
-    make_folder(folder)
-    replace_file(folder / "recipe.toml", effective.to_toml().encode())
-    replace_file(folder / "plan.json", (json.dumps(plan, indent=2) + "\n").encode())
+    def begin(self, run: RunInfo) -> None:
+        options, loader = self.options, self.loader
+        effective = EffectiveRecipe(
+            recipe=options.recipe, name=options.recipe_name, origins=options.recipe_origins
+        )
+        plan = {
+            "versions": {
+                "feeder": feeder.__version__,
+                "torch": str(torch.__version__),
+                "numpy": np.__version__,
+                "python": platform.python_version(),
+            },
+            "seed": run.seed,
+            "dataset": loader.dataset.name,
+            "fingerprint": loader.dataset.fingerprint,
+            "data_recipe": msgspec.to_builtins(loader.recipe),
+            "data_recipe_fingerprint": loader.recipe.fingerprint(),
+            "ranks": run.ranks,
+            "global_batch": run.global_batch,
+            "batch_size": loader.batch_size,
+            "steps_per_epoch": run.steps_per_epoch,
+            "epochs": run.epochs,
+            "device": run.device,
+            "threads": torch.get_num_threads(),
+            "val_dataset": options.val_dataset,
+            "val_samples": run.val_samples,
+        }
+        make_folder(self.folder)
+        replace_file(self.folder / "recipe.toml", effective.to_toml().encode())
+        replace_file(self.folder / "plan.json", to_json(plan))
 
-
-def keep_weights(folder: Path, trainer: Trainer) -> None:
-    """Write the weights as ordinary state dicts; ResourceError when that fails."""
-    models: Mapping[str, nn.Module] = {"weights.pt": trainer.plain_model}
-    if trainer.average is not None:
-        models = {**models, "weights-averaged.pt": trainer.average.model}
-    for name, model in models.items():
-        try:
-            state = three_channel_state(model)
-        except ConfigError:  # the fourth channel has weights, or the stem is not an ordinary one
-            state = dict(model.state_dict())
-        content = io.BytesIO()
-        torch.save(state, content)
-        replace_file(folder / name, content.getvalue())
+    def end(self, outcome: Outcome) -> None:
+        models: dict[str, Any] = {"weights.pt": self.trainer.plain_model}
+        if self.trainer.average is not None:
+            models["weights-averaged.pt"] = self.trainer.average.model
+        for name, model in models.items():
+            try:
+                state = three_channel_state(model)
+            except ConfigError:  # the fourth channel has weights, or the stem is no ordinary one
+                state = model.state_dict()
+            content = io.BytesIO()
+            torch.save(dict(state), content)
+            replace_file(self.folder / name, content.getvalue())

@@ -4,10 +4,9 @@ import contextlib
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from feeder.errors import ConfigError
-from trainer_client.reference.checkpoints.store import (
+from trainer_client.reference.checkpoints import (
     CHECKPOINTS,
     CheckpointFile,
     CheckpointFolder,
@@ -18,9 +17,10 @@ from trainer_client.reference.models import check_model
 from trainer_client.reference.options import BatchPlan, TrainingOptions
 from trainer_client.reference.own_feeder import serve_in_rank_0
 from trainer_client.reference.parallel.batch_norm import check_batch_norm_ranks
-from trainer_client.reference.place import Place, in_rank_0, join
+from trainer_client.reference.place import in_rank_0, join
 from trainer_client.reference.run import OnBatch, Report, Run, TrainingResult
-from trainer_client.reference.tracking.tracker import Tracker, check_trackers, make_trackers
+from trainer_client.reference.saver import RunFolder
+from trainer_client.reference.tracking.tracker import Tracker, make_trackers
 
 __all__ = ["TrainingResult", "train"]
 
@@ -40,18 +40,24 @@ def train(
     options.check()
     recipe = options.recipe
     check_model(recipe)
-    chosen: dict[str, Any] = {
-        "tensorboard": options.tensorboard,
-        "wandb": options.wandb,
-        "mllog": options.mllog,
-    }
-    check_trackers(options.folder, **chosen)
+    chosen = make_trackers(
+        options.folder,
+        report=report,
+        tensorboard=options.tensorboard,
+        wandb=options.wandb,
+        mllog=options.mllog,
+    )
     with contextlib.ExitStack() as stack:
         place = join(options.device, stack)
         plan = BatchPlan.make(recipe, options.batch_size, place.ranks)
         check_batch_norm_ranks(recipe.batch_norm_ranks, place.ranks)
         log = report if place.rank == 0 else lambda line: None
-        store = _make_store(options, place, log, stack)
+        store: Store | None = None
+        if options.folder is not None:
+            store = CheckpointFolder(options.folder / CHECKPOINTS, keep=options.keep)
+        elif options.checkpoint is not None:
+            store = CheckpointFile(Path(options.checkpoint))
+        in_rank_0(place, lambda: _hold(store, options, log, stack))
         if options.is_smoke:
             options = serve_in_rank_0(options, place, log, stack)
         start_s = time.monotonic()
@@ -68,7 +74,9 @@ def train(
         )
         run.resume()
         if place.rank == 0:
-            run.trackers = [*trackers, *make_trackers(options.folder, report=log, **chosen)]
+            run.trackers = [*trackers, *chosen]
+            if options.folder is not None:  # first, as the last file to appear is the summary
+                run.trackers.insert(0, RunFolder(options.folder, options, run.trainer, loader))
         for tracker in run.trackers:
             stack.callback(tracker.close)
         with run.vote.on_sigterm() if store is not None else contextlib.nullcontext():
@@ -76,25 +84,15 @@ def train(
         return run.result
 
 
-def _make_store(
-    options: TrainingOptions, place: Place, report: Report, stack: contextlib.ExitStack
-) -> Store | None:
-    """Return where checkpoints are, held by rank 0 until ``stack`` closes; None: none are kept."""
-    store: Store
-    if options.folder is not None:
-        store = CheckpointFolder(options.folder / CHECKPOINTS, keep=options.keep)
-    elif options.checkpoint is not None:
-        store = CheckpointFile(Path(options.checkpoint))
-    else:
-        return None
-
-    def hold() -> None:
-        stack.enter_context(store.hold(report))
-        if options.folder is not None and options.resume is None and store.newest() is not None:
-            raise ConfigError(
-                f"{options.output} has checkpoints of a run: continue it with --resume auto, or "
-                "name another --output"
-            )
-
-    in_rank_0(place, hold)
-    return store
+def _hold(
+    store: Store | None, options: TrainingOptions, report: Report, stack: contextlib.ExitStack
+) -> None:
+    """Let no other job save to ``store`` until ``stack`` closes."""
+    if store is None:
+        return
+    stack.enter_context(store.hold(report))
+    if options.folder is not None and options.resume is None and store.newest() is not None:
+        raise ConfigError(
+            f"{options.output} has checkpoints of a run: continue it with --resume auto, or "
+            "name another --output"
+        )

@@ -13,7 +13,7 @@ import torch
 from feeder.wire.messages import Request
 from tests.support.fake_node import FakeNode
 from trainer_client import Batch, FeederLoader
-from trainer_client.reference.checkpoints.checkpoint import load_checkpoint
+from trainer_client.reference.checkpoints import load_checkpoint
 from trainer_client.reference.recipes.recipe import KEYS
 from trainer_client.train import TrainingOptions, TrainingRecipe, TrainingResult, train
 

@@ -15,7 +15,7 @@ from tests.trainer_client.reference.jobs import SAMPLES, exit_with, rows_of, run
 from tests.trainer_client.reference.parallel.ranks import join_ranks, running_ranks
 from trainer_client import Batch, FeederLoader
 from trainer_client.evaluate import main
-from trainer_client.reference.checkpoints.checkpoint import load_checkpoint, save_checkpoint
+from trainer_client.reference.checkpoints import load_checkpoint, save_checkpoint
 from trainer_client.train import TrainingResult
 
 KEYS: dict[str, object] = {"epochs": 3, "ema_decay": 0.9, "keep": 9, "val_dataset": "val"}

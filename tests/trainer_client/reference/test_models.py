@@ -118,7 +118,7 @@ def test_what_does_not_fit_is_one_line(
 
 def test_a_timm_model_needs_timm(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "timm", None)  # as if it were not installed
-    match = r"^model 'timm:resnet18' needs timm \(pip install timm\); without it .* resnet18, "
+    match = r"^model 'timm:resnet18' needs timm \(it is not installed\): .* name one of resnet18, "
     with pytest.raises(ConfigError, match=match):
         check("timm:resnet18")
 

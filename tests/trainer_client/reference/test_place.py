@@ -53,7 +53,7 @@ def test_each_rank_resumes_its_own_random_numbers_and_other_ranks_begin_anew() -
         seen.append(draw())
     assert seen[0] == seen[1] != seen[2]
     assert seen[0] not in drawn
-    own = gather_random_states(alone, None)
+    own = gather_random_states(alone)
     first = draw()
     restore_random_state(own, alone, seed=3, steps_done=0)
     assert draw() == first
@@ -99,11 +99,13 @@ def make_plan(*, total: int = 0, parts: int = 0, size: int = 0, ranks: int = 1) 
         ({"total": 1024, "parts": 4}, (1024, 256, 4)),
         (
             {"total": 32, "parts": 3},
-            "accumulation 3 on 1 rank does not divide the global batch of 32: make --global-batch "
-            "a multiple of 3, or change --accumulation",
+            "a global batch of 32 is not 1 rank x accumulation 3 x batch_size 10: set two of",
         ),
-        ({"total": 30, "size": 16}, "batch_size 16 on 1 rank does not divide the global batch of"),
-        ({"total": 64, "size": 16, "parts": 2}, "has micro-batches of 32, not of batch_size 16"),
+        ({"total": 30, "size": 16}, "30 is not 1 rank x accumulation 1 x batch_size 16: set"),
+        (
+            {"total": 64, "size": 16, "parts": 2},
+            "64 is not 1 rank x accumulation 2 x ",
+        ),
     ],
 )
 def test_two_of_the_numbers_give_the_third_or_one_line_says_why_not(

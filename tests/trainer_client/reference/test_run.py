@@ -26,8 +26,7 @@ from tests.trainer_client.reference.jobs import (
 )
 from trainer_client import Accuracy, AccuracyResult, Batch, FeederLoader
 from trainer_client.reference import models
-from trainer_client.reference.checkpoints.checkpoint import load_checkpoint, save_checkpoint
-from trainer_client.reference.checkpoints.store import CheckpointFolder
+from trainer_client.reference.checkpoints import CheckpointFolder, load_checkpoint, save_checkpoint
 from trainer_client.reference.efficientnet import EfficientNet, Stage
 from trainer_client.reference.recipes.recipe_file import EffectiveRecipe
 from trainer_client.reference.resnet import resnet_small
@@ -271,7 +270,7 @@ def test_checkpoints_come_every_checkpoint_steps_and_after_epochs(
     def note(path: Path, content: dict[str, Any]) -> None:
         saved.append((content["progress"]["epoch"], content["progress"]["step"]))
 
-    monkeypatch.setattr("trainer_client.reference.checkpoints.store.save_checkpoint", note)
+    monkeypatch.setattr("trainer_client.reference.checkpoints.save_checkpoint", note)
     run(node, checkpoint=str(tmp_path / "job.pt"), checkpoint_steps=4)
     assert saved == [(0, 4), (1, 0), (1, 2), (2, 0)]
 

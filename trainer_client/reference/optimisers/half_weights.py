@@ -57,8 +57,7 @@ class HalfWeights:
     micro-batch), ``collect_gradients`` moves the gradients there in float32. Biases and norms stay
     float32, which needs autocast in the forward pass.
 
-    All ranks pass the same seed, so that equal gradients keep their weights equal. The model's own
-    state dict has the weights, exactly.
+    All ranks pass the same seed, so that equal gradients keep their weights equal.
     """
 
     def __init__(
@@ -76,37 +75,27 @@ class HalfWeights:
         ``is_stochastic`` is how weights are rounded after an update, or else to nearest.
         """
         self._stand_ins: list[tuple[nn.Parameter, nn.Parameter]] = []  # (weights, stand-in)
-        for parameter in model.parameters():
-            if parameter.ndim > 1 and dtype != torch.float32:
-                parameter.data = parameter.data.to(dtype)
-                self._stand_ins.append((parameter, nn.Parameter(_without_memory(parameter))))
+        for weights in model.parameters():
+            if weights.ndim > 1 and dtype != torch.float32:
+                weights.data = weights.data.to(dtype)
+                self._stand_ins.append((weights, nn.Parameter(_without_memory(weights))))
         self._is_stochastic = is_stochastic
         device = next(model.parameters()).device
         self._generator = torch.Generator(device).manual_seed((seed + _SEED_OFFSET) % 2**64)
-        stand_in_of = {id(weights): stand_in for weights, stand_in in self._stand_ins}
-        self.optimiser = make_optimiser(
-            [
-                {**group, "params": [stand_in_of.get(id(each), each) for each in group["params"]]}
-                for group in groups
-            ]
-        )
+        stand_ins = {id(weights): stand_in for weights, stand_in in self._stand_ins}
+        for group in groups:
+            group["params"] = [stand_ins.get(id(each), each) for each in group["params"]]
+        self.optimiser = make_optimiser(groups)
         self.optimiser.register_step_pre_hook(lambda *_: self._fill())
         self.optimiser.register_step_post_hook(lambda *_: self._round())
 
     def collect_gradients(self) -> None:
         """Move half-precision gradients to the stand-ins, in float32 and added to theirs."""
         for weights, stand_in in self._stand_ins:
-            if weights.grad is None:
-                continue
-            gradient = weights.grad.float()
-            stand_in.grad = gradient if stand_in.grad is None else stand_in.grad.add_(gradient)
-            weights.grad = None
-
-    def zero_grad(self) -> None:
-        """Drop all gradients, those that were not collected too."""
-        self.optimiser.zero_grad(set_to_none=True)
-        for weights, _ in self._stand_ins:
-            weights.grad = None
+            if weights.grad is not None:
+                gradient = weights.grad.float()
+                stand_in.grad = gradient if stand_in.grad is None else stand_in.grad.add_(gradient)
+                weights.grad = None
 
     def state_dict(self) -> dict[str, Any]:
         """Return the states of the optimiser and of the generator; the weights are the model's."""
@@ -123,7 +112,6 @@ class HalfWeights:
         self.optimiser.load_state_dict(state)
 
     def _fill(self) -> None:
-        self.collect_gradients()
         for weights, stand_in in self._stand_ins:
             if stand_in.grad is not None:
                 stand_in.data = weights.detach().float()

@@ -44,8 +44,7 @@ class MovingAverage:
         """Average, if it is due after ``step`` (from 0). Does not wait for the device."""
         if (step + 1) % self._every_steps:
             return
-        averages: list[torch.Tensor] = []
-        values: list[torch.Tensor] = []
+        averages, values = [], []
         ours = chain(self.model.parameters(), self.model.buffers())
         theirs = chain(self._source.parameters(), self._source.buffers())
         for average, value in zip(ours, theirs, strict=True):

@@ -1,4 +1,4 @@
-"""LARS, and RMSProp as TensorFlow defines it: optimisers with float32 state for any weights.
+"""LARS, and RMSProp as TensorFlow defines it.
 
 LARS is of You, Gitman and Ginsburg (2017, "Large batch training of convolutional networks"); the
 formula of the trust ratio and the place of the learning rate, inside the momentum, are those of
@@ -13,55 +13,18 @@ RMSProp is of Tieleman and Hinton (2012, lecture 6.5); the definition is that of
 too high: the mean square starts at 0, not 1; epsilon is outside the root; the learning rate is
 outside the momentum.
 
-Invariant: the state of a parameter depends on the float32 values of its weights and gradients only,
-and a state dict restores it bit by bit. Nothing waits for the device.
+Both are for float32 weights; ``HalfWeights`` gives them stand-ins of others. Nothing waits for the
+device.
 """
 
-from abc import abstractmethod
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
 from torch.optim.optimizer import ParamsT
 
 
-class _Float32Optimiser(torch.optim.Optimizer):
-    """The loop over parameters; a subclass defines the update of one."""
-
-    @torch.no_grad()
-    def step(self) -> None:  # type: ignore[override]
-        """Update each parameter that has a gradient."""
-        for group in self.param_groups:
-            for parameter in group["params"]:
-                if parameter.grad is None:
-                    continue
-                weights = _widen(parameter.detach())
-                self._update(weights, _widen(parameter.grad), self.state[parameter], group)
-                if weights.dtype != parameter.dtype:
-                    parameter.copy_(weights)
-
-    @abstractmethod
-    def _update(
-        self,
-        weights: torch.Tensor,
-        gradient: torch.Tensor,
-        state: dict[str, torch.Tensor],
-        group: Mapping[str, Any],
-    ) -> None:
-        """Change float32 ``weights`` and ``state`` in place; leave ``gradient`` as it is."""
-
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Load what ``state_dict()`` returned; ValueError when it is of other groups."""
-        super().load_state_dict(state_dict)
-        # Again, as torch's loading rounds the state to the type of the weights.
-        numbers = (number for group in state_dict["param_groups"] for number in group["params"])
-        parameters = (each for group in self.param_groups for each in group["params"])
-        for number, parameter in zip(numbers, parameters, strict=True):
-            for name, value in state_dict["state"].get(number, {}).items():
-                self.state[parameter][name] = value.to(parameter.device, copy=True)
-
-
-class LARS(_Float32Optimiser):
+class LARS(torch.optim.Optimizer):
     """SGD with momentum and a trust ratio; each option may be set for each parameter group.
 
     With g the gradient plus ``weight_decay * w``, one step is::
@@ -92,30 +55,29 @@ class LARS(_Float32Optimiser):
     ) -> None:
         options: dict[str, Any] = {"lr": lr, "momentum": momentum, "weight_decay": weight_decay}
         options |= {"eta": eta, "eps": eps, "nesterov": nesterov}
-        options |= {"unscaled_momentum": unscaled_momentum, "trust": True}
-        super().__init__(params, options)
+        super().__init__(params, {**options, "unscaled_momentum": unscaled_momentum, "trust": True})
 
-    def _update(
-        self,
-        weights: torch.Tensor,
-        gradient: torch.Tensor,
-        state: dict[str, torch.Tensor],
-        group: Mapping[str, Any],
-    ) -> None:
-        if not state:
-            state["velocity"] = torch.zeros_like(weights)
-        rate: torch.Tensor | float = group["lr"]
-        if group["trust"]:
-            rate = group["lr"] * _trust_ratio(weights, gradient, group)
-        change = gradient.add(weights, alpha=group["weight_decay"])
-        if not group["unscaled_momentum"]:
-            change.mul_(rate)
-        velocity = state["velocity"].mul_(group["momentum"]).add_(change)
-        change = change.add_(velocity, alpha=group["momentum"]) if group["nesterov"] else velocity
-        weights.sub_(change * rate if group["unscaled_momentum"] else change)
+    @torch.no_grad()
+    def step(self) -> None:  # type: ignore[override]
+        for weights, gradient, group in _with_gradients(self):
+            state = self.state[weights]
+            if not state:
+                state["velocity"] = torch.zeros_like(weights)
+            rate = group["lr"]
+            if group["trust"]:
+                rate = rate * _trust_ratio(weights, gradient, group)
+            change = gradient.add(weights, alpha=group["weight_decay"])
+            if not group["unscaled_momentum"]:
+                change.mul_(rate)
+            velocity = state["velocity"].mul_(group["momentum"]).add_(change)
+            if group["nesterov"]:
+                change.add_(velocity, alpha=group["momentum"])
+            else:
+                change = velocity
+            weights.sub_(change * rate if group["unscaled_momentum"] else change)
 
 
-class RMSpropTF(_Float32Optimiser):
+class RMSpropTF(torch.optim.Optimizer):
     """RMSProp with momentum; each option may be set for each parameter group.
 
     With g the gradient plus ``weight_decay * w``, one step is::
@@ -140,22 +102,28 @@ class RMSpropTF(_Float32Optimiser):
         options = {"lr": lr, "momentum": momentum, "eps": eps, "weight_decay": weight_decay}
         super().__init__(params, {**options, "rho": rho})
 
-    def _update(
-        self,
-        weights: torch.Tensor,
-        gradient: torch.Tensor,
-        state: dict[str, torch.Tensor],
-        group: Mapping[str, Any],
-    ) -> None:
-        if not state:
-            state["mean_square"] = torch.ones_like(weights)
-            state["velocity"] = torch.zeros_like(weights)
-        gradient = gradient.add(weights, alpha=group["weight_decay"])
-        mean_square, velocity = state["mean_square"], state["velocity"]
-        mean_square.mul_(group["rho"]).addcmul_(gradient, gradient, value=1 - group["rho"])
-        root = mean_square.add(group["eps"]).sqrt_()
-        velocity.mul_(group["momentum"]).addcdiv_(gradient, root, value=group["lr"])
-        weights.sub_(velocity)
+    @torch.no_grad()
+    def step(self) -> None:  # type: ignore[override]
+        for weights, gradient, group in _with_gradients(self):
+            state = self.state[weights]
+            if not state:
+                state["mean_square"] = torch.ones_like(weights)
+                state["velocity"] = torch.zeros_like(weights)
+            change = gradient.add(weights, alpha=group["weight_decay"])
+            mean_square = state["mean_square"].mul_(group["rho"])
+            mean_square.addcmul_(change, change, value=1 - group["rho"])
+            root = mean_square.add(group["eps"]).sqrt_()
+            velocity = state["velocity"].mul_(group["momentum"])
+            weights.sub_(velocity.addcdiv_(change, root, value=group["lr"]))
+
+
+def _with_gradients(
+    optimiser: torch.optim.Optimizer,
+) -> Iterator[tuple[torch.Tensor, torch.Tensor, Mapping[str, Any]]]:
+    for group in optimiser.param_groups:
+        for weights in group["params"]:
+            if weights.grad is not None:
+                yield weights, weights.grad, group
 
 
 def _trust_ratio(
@@ -166,8 +134,3 @@ def _trust_ratio(
     divisor = gradient_norm + group["weight_decay"] * weight_norm + group["eps"]
     ratio = group["eta"] * weight_norm / divisor
     return torch.where((weight_norm > 0) & (gradient_norm > 0), ratio, 1.0)
-
-
-def _widen(values: torch.Tensor) -> torch.Tensor:
-    """Return float32 of half-precision values, and other values themselves."""
-    return values.to(torch.promote_types(values.dtype, torch.float32))

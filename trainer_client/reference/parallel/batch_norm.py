@@ -27,10 +27,11 @@ _OVER_SAMPLES: Final = (0, 2, 3)  # of (N, C, H, W): all that share a channel
 def check_batch_norm_ranks(ranks: int, world_size: int) -> None:
     """Raise ConfigError unless groups of ``ranks`` ranks divide ``world_size``."""
     if world_size % ranks:
-        sizes = ", ".join(str(size) for size in range(1, world_size + 1) if world_size % size == 0)
-        only = "use 1" if world_size == 1 else f"use one of {sizes}"
-        count = "1 rank" if world_size == 1 else f"{world_size} ranks"
-        raise ConfigError(f"batch_norm_ranks {ranks} does not divide the {count}: {only}")
+        sizes = [str(size) for size in range(1, world_size + 1) if world_size % size == 0]
+        raise ConfigError(
+            f"batch_norm_ranks {ranks} does not divide the {world_size} rank"
+            f"{'s' * (world_size > 1)}: use {' or '.join(sizes)}"
+        )
 
 
 def distribute_batch_norm(model: nn.Module, ranks: int, device: torch.device) -> nn.Module:
@@ -75,12 +76,14 @@ class GroupBatchNorm2d(nn.BatchNorm2d):
             return super().forward(input)
         values = input.to(torch.promote_types(input.dtype, torch.float32))
         count = values.new_tensor([values.numel() // values.shape[1]])
-        totals = self._sum_over_ranks(torch.cat([values.sum(_OVER_SAMPLES), count]))
+        sums = torch.cat([values.sum(_OVER_SAMPLES), count])
+        totals = _SumOver.apply(self.group, sums)  # type: ignore[no-untyped-call]
         count = totals[-1].detach()
         mean = totals[:-1] / count
         # In two passes: the mean of squares less the square of the mean would cancel.
         centred = values - mean[:, None, None]
-        variance = self._sum_over_ranks(centred.square().sum(_OVER_SAMPLES)) / count
+        squares = _SumOver.apply(self.group, centred.square().sum(_OVER_SAMPLES))  # type: ignore[no-untyped-call]
+        variance = squares / count
         if self.track_running_stats:
             self._track(mean.detach(), variance.detach(), count)
         scale = torch.rsqrt(variance + self.eps)
@@ -101,10 +104,6 @@ class GroupBatchNorm2d(nn.BatchNorm2d):
             share = 1 / float(self.num_batches_tracked)
         self.running_mean.mul_(1 - share).add_(mean, alpha=share)
         self.running_var.mul_(1 - share).add_(variance * (count / (count - 1)), alpha=share)
-
-    def _sum_over_ranks(self, addend: torch.Tensor) -> torch.Tensor:
-        total: torch.Tensor = _SumOver.apply(self.group, addend)  # type: ignore[no-untyped-call]
-        return total
 
 
 class _SumOver(torch.autograd.Function):

@@ -17,7 +17,7 @@ So none is issued from a future's callback, which may run after the next bucket'
 
 import os
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -32,8 +32,6 @@ from torch.nn.parallel import DistributedDataParallel
 from feeder.errors import ConfigError
 
 _Future = torch.futures.Future[torch.Tensor]
-
-_RANKS_PER_HOST: Final = "LOCAL_WORLD_SIZE"  # as torchrun sets it
 
 # torch 2.13 has renamed both, and warns of the names that torch 2.5 has.
 _reduce_scatter = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
@@ -60,13 +58,11 @@ def wrap(
         local = _agree_on_ranks_per_host(device)
         if 1 < local < dist.get_world_size():
             state, hook = TwoLevel(local, device), _two_level
-    wrapped = DistributedDataParallel(
-        model, device_ids=[device] if device.type == "cuda" else None, bucket_cap_mb=bucket_mb
-    )
-    if compression == "float16":
-        hook = fp16_compress_wrapper(hook)
-    elif compression == "bfloat16":
-        hook = bf16_compress_wrapper(hook)
+    devices = [device] if device.type == "cuda" else None
+    wrapped = DistributedDataParallel(model, device_ids=devices, bucket_cap_mb=bucket_mb)
+    if compression != "none":
+        compress = fp16_compress_wrapper if compression == "float16" else bf16_compress_wrapper
+        hook = compress(hook)
     if hook is not allreduce_hook:  # which is what DDP does without a hook
         wrapped.register_comm_hook(state, hook)
     return wrapped
@@ -106,15 +102,11 @@ def _two_level(
 ) -> _Future:
     """Average a bucket in two levels: on the CPU before returning, on CUDA on a side stream."""
     buffer = bucket.buffer()
-    if state.stream is None:
-        done: _Future = torch.futures.Future()
-        state.average(buffer)
-        done.set_result(buffer)
-        return done
-    done = torch.futures.Future(devices=[buffer.device])
-    state.stream.wait_stream(torch.cuda.current_stream(buffer.device))
-    with torch.cuda.stream(state.stream):
+    done: _Future = torch.futures.Future(devices=[buffer.device] if state.stream else [])
+    if state.stream is not None:
+        state.stream.wait_stream(torch.cuda.current_stream(buffer.device))
         buffer.record_stream(state.stream)
+    with torch.cuda.stream(state.stream):  # which does nothing for None
         state.average(buffer)
         done.set_result(buffer)  # records this stream: waiting for the result waits for it
     return done
@@ -122,24 +114,15 @@ def _two_level(
 
 def _agree_on_ranks_per_host(device: torch.device) -> int:
     """Return the number of ranks of each host; ConfigError in all ranks, or in none."""
-    text = os.environ.get(_RANKS_PER_HOST, "")
+    text = os.environ.get("LOCAL_WORLD_SIZE", "")  # as torchrun sets it
     here = int(text) if text.isdecimal() else 0
     bounds = torch.tensor([here, -here], device=device)
     dist.all_reduce(bounds, op=dist.ReduceOp.MAX)
     most, least = int(bounds[0]), -int(bounds[1])
-    if least != most:
+    if least != most or not least or dist.get_world_size() % least:
         raise ConfigError(
-            f"the two-level reduction needs as many ranks on each host, these have {least} to "
-            f"{most}: start equally many, or use the reduction flat"
-        )
-    if least == 0:
-        raise ConfigError(
-            f"the two-level reduction needs {_RANKS_PER_HOST}, the number of ranks of a host: "
-            "start the ranks with torchrun"
-        )
-    if dist.get_world_size() % least:
-        raise ConfigError(
-            f"{least} ranks on each host do not divide the {dist.get_world_size()} ranks: start "
-            "as many ranks on each host, or use the reduction flat"
+            f"the two-level reduction needs as many ranks on each host, and LOCAL_WORLD_SIZE is "
+            f"{least} to {most} for {dist.get_world_size()} ranks: start the ranks with torchrun, "
+            "equally many on each host, or use the reduction flat"
         )
     return least

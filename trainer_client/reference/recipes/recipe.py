@@ -11,7 +11,9 @@ hold fields of ``feeder.plan.recipe`` for training and for evaluation.
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import Field, dataclass, field, fields, replace
-from typing import Any, Final, Literal, Self, TypeGuard, get_args, get_type_hints
+from typing import Any, Final, Literal, Self, get_args, get_type_hints
+
+import msgspec
 
 from feeder.errors import ConfigError
 from feeder.plan.recipe import Recipe
@@ -127,11 +129,8 @@ class TrainingRecipe:
 
     def __post_init__(self) -> None:
         """Check every key; ConfigError names key, value and range."""
-        for each in fields(self):
-            value = _checked(each, getattr(self, each.name))
-            object.__setattr__(self, each.name, value)
-        for table in TABLES:
-            _check_data(table, getattr(self, table))
+        for name in KEYS:
+            object.__setattr__(self, name, _checked(name, getattr(self, name)))
         if self.time_budget:
             parse_duration(self.time_budget)
         self._check_together()
@@ -177,6 +176,16 @@ KEYS: Final[Mapping[str, "Field[Any]"]] = {each.name: each for each in fields(Tr
 KINDS: Final = get_type_hints(TrainingRecipe)
 """The type of every key."""
 
+_BOUND: Final = 2**63 - 1  # of all numbers, which TOML and JSON can then hold
+_WANTED: Final[Mapping[Any, str]] = {
+    bool: "true or false",
+    str: "a text",
+    int: "a whole number",
+    float: "a finite number",
+    tuple[float, ...]: "a list of numbers",
+    tuple[str, ...]: "a list of texts",
+}
+
 
 def about_key(name: str) -> str:
     return str(KEYS[name].metadata["about"])
@@ -208,46 +217,30 @@ def parse_duration(text: str) -> float:
     return seconds
 
 
-def _checked(key: "Field[Any]", value: object) -> object:
+def _checked(name: str, value: object) -> object:
     """Return ``value`` in the key's type; ConfigError unless it has that type and range."""
-    name, kind = key.name, KINDS[key.name]
-    choices = get_args(kind)
-    if kind is bool:
-        wanted = "true or false"
-        if isinstance(value, bool):
-            return value
-    elif kind is str:
-        wanted = "a text"
-        if isinstance(value, str):
-            return value
-    elif kind in (int, float):
-        low, high = key.metadata["low"], key.metadata["high"]
-        wanted = "a whole number, " if kind is int else "a finite number, "
-        wanted += f"{low} or more" if high is None else f"{low} .. {high}"
-        high = math.inf if high is None else high
-        if _is_number(value) and low <= value <= high and value == kind(value):
-            return kind(value)
-    elif kind in (tuple[float, ...], tuple[str, ...]):
-        is_text = choices[0] is str
-        wanted = "a list of texts" if is_text else "a list of numbers"
-        if isinstance(value, list | tuple) and all(
-            isinstance(each, str) if is_text else _is_number(each) for each in value
-        ):
-            return tuple(map(choices[0], value))
-    else:
-        wanted = f"one of {', '.join(map(str, choices))}"
-        if name in TABLES or value in choices:
-            return value
+    if name in TABLES:
+        return _check_data(name, value)
+    kind = KINDS[name]
+    low, high = KEYS[name].metadata["low"], KEYS[name].metadata["high"]
+    wanted = _WANTED.get(kind) or f"one of {', '.join(get_args(kind))}"
+    if kind in (int, float):
+        wanted += f", {low} or more" if high is None else f", {low} .. {high}"
+    least = -_BOUND if low is None else low
+    most = _BOUND if high is None else high
+    try:
+        is_whole = kind is int and isinstance(value, float) and value.is_integer()
+        result = msgspec.convert(int(value) if is_whole else value, kind)  # type: ignore[call-overload]
+        values = result if isinstance(result, tuple) else (result,)
+        if all(isinstance(each, str) or least <= each <= most for each in values):
+            return result
+    except msgspec.ValidationError:
+        pass
     raise ConfigError(f"{name} must be {wanted}, got {value!r}")
 
 
-def _is_number(value: object) -> TypeGuard[float]:
-    """Whether a value is a number that is neither a boolean nor beyond all bounds."""
-    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < 2**63
-
-
-def _check_data(table: str, values: object) -> None:
-    """Raise ConfigError unless the feeder's recipe takes ``values``."""
+def _check_data(table: str, values: object) -> object:
+    """Return ``values``; ConfigError unless the feeder's recipe takes them."""
     if not isinstance(values, Mapping):
         raise ConfigError(f"{table} must be a table of NAME = VALUE, got {values!r}")
     for name, instead in _OWN_KEYS.items():
@@ -259,5 +252,7 @@ def _check_data(table: str, values: object) -> None:
                 f"{table} must not have {name}: it is a key of the training recipe (--"
                 f"{name.replace('_', '-')}), which the job applies and the feeder does not"
             )
-    size = {"image_size": 8, "resize_size": 8} if "resize_size" not in values else {"image_size": 8}
-    Recipe.for_split("val" if table == "val_data" else "train", batch_size=1, **size | dict(values))
+    # The sides are the least that there are, as they only matter together.
+    probe = {"batch_size": 1, "image_size": 8, "resize_size": 8} | dict(values)
+    Recipe.for_split("val" if table == "val_data" else "train", **probe)
+    return values

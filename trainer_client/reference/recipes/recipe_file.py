@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
-from typing import Final, Self
+from typing import Any, Final, Self
 
 from feeder.errors import ConfigError
 from feeder.plan.recipe_checks import hint_at_nearest
@@ -35,46 +35,42 @@ class EffectiveRecipe:
     """A recipe, and where each of its values came from."""
 
     recipe: TrainingRecipe
-    name: str
-    """The recipe's name or file; "defaults" without one."""
+    name: str  # the recipe's name or file; "defaults" without one
     origins: Mapping[str, str]
-    """Of each key, and of each field of ``data`` and ``val_data`` as "data.NAME"."""
+    """Of each key that is not a default, and of each field of a table as "data.NAME"."""
 
     @classmethod
-    def make(cls, named: str | None, changes: Mapping[str, object]) -> Self:
+    def make(cls, named: str | None, changes: Mapping[str, Any]) -> Self:
         """Take a recipe by name or file and change it, as the command line asks for.
 
         In ``changes``, ``data`` and ``val_data`` add to the recipe's fields. Raises ConfigError for
         an unknown recipe or key, and a value out of range.
         """
         name = named or "defaults"
-        values = read_recipe(named) if named else {}
-        origins = {key: "default" for key in KEYS if key not in TABLES}
-        origins |= {key: name for key in values if key not in TABLES}
-        origins |= {key: "command line" for key in changes if key not in TABLES}
-        merged = {**values, **changes}
-        for table in TABLES:
-            ours, theirs = values.get(table, {}), changes.get(table, {})
-            assert isinstance(ours, Mapping)
-            assert isinstance(theirs, Mapping)
-            merged[table] = {**ours, **theirs}
-            origins |= {f"{table}.{key}": name for key in ours}
-            origins |= {f"{table}.{key}": "command line" for key in theirs}
+        merged: dict[str, Any] = {table: {} for table in TABLES}
+        origins: dict[str, str] = {}
+        file = read_recipe(named) if named else {}
+        for values, origin in ((file, name), (changes, "command line")):
+            for key, value in values.items():
+                if key in TABLES:
+                    merged[key] = {**merged[key], **value}
+                    origins |= {f"{key}.{field}": origin for field in value}
+                else:
+                    merged[key] = value
+                    origins[key] = origin
         return cls(recipe=TrainingRecipe().changed(merged), name=name, origins=origins)
 
     def to_toml(self) -> str:
         """Return the recipe as a TOML file with every key, its explanation and its origin."""
         lines = [f"# Recipe {self.name}: every key that is in effect, and where it came from."]
-        values = self.recipe.to_dict()
+        recipe, values = self.recipe, self.recipe.to_dict()
+        tables = {table: values.pop(table) for table in TABLES}
         for key, value in values.items():
-            if key not in TABLES:
-                line = f"{key} = {format_value(value)}"
-                recipe = self.recipe
-                if key == "lr" and not recipe.lr and recipe.global_batch and recipe.base_batch:
-                    line += f"  # so {recipe.base_lr * recipe.global_batch / recipe.base_batch:g}"
-                lines += ["", f"# {about_key(key)} ({self.origins.get(key, 'default')})", line]
-        for table in TABLES:
-            fields = values[table]
+            line = f"{key} = {format_value(value)}"
+            if key == "lr" and not recipe.lr and recipe.global_batch and recipe.base_batch:
+                line += f"  # so {recipe.base_lr * recipe.global_batch / recipe.base_batch:g}"
+            lines += ["", f"# {about_key(key)} ({self.origins.get(key, 'default')})", line]
+        for table, fields in tables.items():
             assert isinstance(fields, Mapping)
             lines += ["", f"# {about_key(table)}", f"[{table}]"]
             for field, value in fields.items():
@@ -83,7 +79,7 @@ class EffectiveRecipe:
         return "\n".join(lines) + "\n"
 
 
-def read_recipe(named: str) -> dict[str, object]:
+def read_recipe(named: str) -> dict[str, Any]:
     """Return the keys of a recipe: one that Feeder ships, or a TOML file.
 
     Raises ConfigError when there is none, when it is no TOML, and for an unknown key.
@@ -92,9 +88,7 @@ def read_recipe(named: str) -> dict[str, object]:
     path = files(__package__).joinpath(named + _SUFFIX) if named in shipped else Path(named)
     try:
         values = tomllib.loads(path.read_text(encoding="utf-8"))
-    except UnicodeDecodeError:
-        raise ConfigError(f"recipe {named} is no text file: name a TOML file") from None
-    except tomllib.TOMLDecodeError as error:
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigError(f"recipe {named} is no TOML ({error}): mend the file") from None
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else str(error)

@@ -10,7 +10,7 @@ was measured after it at its end.
 
 import io
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -19,7 +19,6 @@ from trainer_client.reference.results import EpochResult, Outcome, RunInfo
 from trainer_client.reference.tracking.files import STEPS_FILE, read_losses, replace_file
 from trainer_client.reference.tracking.tracker import Tracker
 
-CURVES_FILE: Final = "curves.png"
 _POINTS_MAX: Final = 1200  # of a line: more than the picture has columns
 _DOTS_MAX: Final = 40  # epochs that are drawn with a dot each
 _TICKS_MAX: Final = 12  # epochs that have a tick each
@@ -28,8 +27,6 @@ _PALE_BLUE: Final = "#b4c8e4"
 _ORANGE: Final = "#e08a2c"
 _INK: Final = "#2b2f36"
 
-Chart = Any
-"""An altair chart; altair is optional, so its classes are not annotated."""
 Points = Sequence[tuple[float, float | None]]
 """Epochs done, and a value."""
 
@@ -60,7 +57,7 @@ class Curves(Tracker):
         history = [result for _, result in sorted(self._results.items())]
         losses = read_losses(self._folder / STEPS_FILE)
         steps = [(step / self._steps_per_epoch, loss) for step, loss in losses]
-        line = draw_curves(history, steps, self._folder / CURVES_FILE, self._title)
+        line = draw_curves(history, steps, self._folder / "curves.png", self._title)
         if line is not None:
             self._report(line)
 
@@ -85,14 +82,11 @@ def draw_curves(
         )
     axis = dict.fromkeys(("labelColor", "titleColor"), _INK)
     axis |= {"gridColor": "#e8ebee", "domainColor": "#b8bfc7", "tickColor": "#b8bfc7"}
+    heading = alt.TitleParams(title, anchor="start", fontSize=15, color=_INK, offset=12)
     chart = (
         alt.vconcat(*_panels(history, steps), spacing=14)
         .resolve_scale(color="independent")
-        .properties(
-            title=alt.TitleParams(title, anchor="start", fontSize=15, color=_INK, offset=12),
-            padding=18,
-            background="white",
-        )
+        .properties(title=heading, padding=18, background="white")
         .configure(font="Liberation Sans, Arial, sans-serif")
         .configure_view(stroke=None)
         .configure_axis(**axis, titleFontWeight="normal", labelFontSize=11, titleFontSize=11)
@@ -104,33 +98,29 @@ def draw_curves(
     return None
 
 
-def _panels(
-    history: Sequence[EpochResult], steps: Sequence[tuple[float, float]]
-) -> Iterable[Chart]:
+def _panels(history: Sequence[EpochResult], steps: Sequence[tuple[float, float]]) -> Iterator[Any]:
     end = history[-1].epoch + 1
 
-    def means(name: str, factor: float = 1.0) -> Points:
-        return [(each.epoch + 0.5, _scaled(getattr(each, name), factor)) for each in history]
-
-    def ends(name: str, factor: float = 1.0) -> Points:
-        return [(each.epoch + 1.0, _scaled(getattr(each, name), factor)) for each in history]
+    def line(name: str, at: float, factor: float = 1.0) -> Points:
+        values = [(each.epoch + at, getattr(each, name)) for each in history]
+        return [(epochs, factor * value) for epochs, value in values if value is not None]
 
     fine = [(at, loss) for at, loss in steps if at <= end]
     title = "Training loss: mean of each epoch" + ("; thin line: single steps" if fine else "")
-    yield _panel(end, title, "loss", {"": means("loss")}, fine=fine)
+    yield _panel(end, title, "loss", {"": line("loss", 0.5)}, fine=fine)
     if any(result.top1 is not None for result in history):
         best = max(history, key=lambda result: result.best_top1 or 0.0)
         when = f"{best.epoch + 1} epoch" + "s" * (best.epoch > 0)
         title = f"Validation: top-1 accuracy, best {100 * (best.best_top1 or 0):.1f} % after {when}"
-        lines = {"weights as trained": ends("top1", 100)}
-        if any(result.ema_top1 is not None for result in history):
-            lines["averaged weights"] = ends("ema_top1", 100)
+        lines = {"weights as trained": line("top1", 1, 100)}
+        if averaged := line("ema_top1", 1, 100):
+            lines["averaged weights"] = averaged
         yield _panel(end, title, "% correct", lines)
     title = "Schedule: learning rate at the end of each epoch"
-    yield _panel(end, title, "learning rate", {"": ends("lr")}, zero=True)
-    lines = {"": means("images_per_s")}
+    yield _panel(end, title, "learning rate", {"": line("lr", 1)}, zero=True)
+    lines = {"": line("images_per_s", 0.5)}
     yield _panel(end, "Throughput of all ranks", "images/s", lines, zero=True)
-    lines = {"": means("wait_share", 100)}
+    lines = {"": line("wait_share", 0.5, 100)}
     title, unit = "Waiting for the feeder", "% of the time"
     yield _panel(end, title, unit, lines, zero=True, top=5.0, is_last=True)
 
@@ -145,7 +135,7 @@ def _panel(
     zero: bool = False,
     top: float = 0.0,
     is_last: bool = False,
-) -> Chart:
+) -> Any:
     """Return a panel of ``lines`` by name over epochs 0 .. ``end``, above a ``fine`` line.
 
     ``zero``: the axis begins at 0; ``top``: and reaches at least to there.
@@ -189,18 +179,7 @@ def _panel(
     return chart.properties(width=640, height=110, title=heading)
 
 
-def _scaled(value: float | None, factor: float) -> float | None:
-    return None if value is None else factor * value
-
-
 def _thin(points: Points) -> list[tuple[float, float]]:
-    """Return at most _POINTS_MAX of the finite points: means of neighbours where there are more."""
+    """Return at most _POINTS_MAX of the finite points: every so many where there are more."""
     finite = [(at, value) for at, value in points if value is not None and math.isfinite(value)]
-    size = math.ceil(len(finite) / _POINTS_MAX)
-    if size <= 1:
-        return finite
-    groups = (finite[first : first + size] for first in range(0, len(finite), size))
-    return [
-        (sum(at for at, _ in group) / len(group), sum(value for _, value in group) / len(group))
-        for group in groups
-    ]
+    return finite[:: math.ceil(len(finite) / _POINTS_MAX) or 1]

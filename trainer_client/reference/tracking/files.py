@@ -15,13 +15,13 @@ steps.csv every step at most once.
 
 import csv
 import io
-import json
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import asdict, fields
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any, Final, TextIO
+from typing import Final, TextIO
+
+import msgspec
 
 from feeder.process.output_file import explain_write_errors, write_output
 from feeder.process.regular_file import open_regular_file
@@ -29,13 +29,19 @@ from trainer_client.reference.results import EpochResult, Outcome, RunInfo, Step
 from trainer_client.reference.tracking.tracker import Tracker
 
 STEP_COLUMNS: Final = ("global_step", "epoch", "step", "loss", "lr", "images_per_s", "wait_share")
-EPOCH_COLUMNS: Final = (
-    *("epoch", "steps", "images", "seconds", "images_per_s", "wait_share", "loss", "lr"),
-    *("val_images", "val_top1", "val_top5", "ema_top1", "ema_top5", "val_s"),
+_TRAINED: Final = (
+    "epoch",
+    "steps",
+    "images",
+    "seconds",
+    "images_per_s",
+    "wait_share",
+    "loss",
+    "lr",
 )
-RUN_FILE: Final = "run.json"
+_EVALUATED: Final = ("val_images", "val_top1", "val_top5", "ema_top1", "ema_top5", "val_s")
+EPOCH_COLUMNS: Final = (*_TRAINED, *_EVALUATED)
 STEPS_FILE: Final = "steps.csv"
-EPOCHS_FILE: Final = "epochs.csv"
 SUMMARY_FILE: Final = "summary.json"
 _UNFINISHED: Final = ".unfinished"  # of all processes, so that kills leave one file at most
 
@@ -46,7 +52,6 @@ def explain_errors(path: Path) -> AbstractContextManager[None]:
 
 
 def make_folder(path: Path) -> None:
-    """Create a folder and those above it where they are missing; ResourceError if that fails."""
     with explain_errors(path):
         path.mkdir(parents=True, exist_ok=True)
 
@@ -55,6 +60,11 @@ def replace_file(path: Path, content: bytes) -> None:
     """Replace ``path`` by ``content`` atomically; ResourceError when that fails."""
     with explain_errors(path):
         write_output(path, content, suffix=_UNFINISHED)
+
+
+def to_json(value: object) -> bytes:
+    """Return a file's text; numbers that are not finite are null."""
+    return msgspec.json.format(msgspec.json.encode(value), indent=2) + b"\n"
 
 
 class RunFiles(Tracker):
@@ -70,31 +80,29 @@ class RunFiles(Tracker):
         summary, steps = self._folder / SUMMARY_FILE, self._folder / STEPS_FILE
         with explain_errors(summary):
             summary.unlink(missing_ok=True)  # of the run before; this one has not ended
-        names = [each.name for each in fields(run) if each.name not in ("first_step", "history")]
-        values = {name: getattr(run, name) for name in names}  # those that a resume does not change
-        _write_json(self._folder / RUN_FILE, values)
+        values = asdict(run)
+        del values["first_step"], values["history"]  # which a resume changes
+        replace_file(self._folder / "run.json", to_json(values))
         self._results = {result.epoch: result for result in run.history}
         self._write_epochs()
         kept = [row for row in _read_steps(steps) if int(row[0]) <= run.first_step]
         replace_file(steps, _to_csv(STEP_COLUMNS, kept))
         with explain_errors(steps):
-            self._steps = steps.open("a", encoding="utf-8")
+            self._steps = steps.open("a", encoding="utf-8", buffering=1)
 
     def log_step(self, report: StepReport) -> None:
-        if self._steps is None:
-            return
+        assert self._steps is not None, "begun"
         numbers = [f"{value:.6g}" for value in (report.loss, report.lr, report.images_per_s)]
         row = [report.global_step, report.epoch, report.step, *numbers, f"{report.wait_share:.4f}"]
         with explain_errors(self._folder / STEPS_FILE):
             self._steps.write(",".join(map(str, row)) + "\n")
-            self._steps.flush()
 
     def end_epoch(self, result: EpochResult) -> None:
         self._results[result.epoch] = result
         self._write_epochs()
 
     def end(self, outcome: Outcome) -> None:
-        _write_json(self._folder / SUMMARY_FILE, asdict(outcome))
+        replace_file(self._folder / SUMMARY_FILE, to_json(outcome))
 
     def close(self) -> None:
         if self._steps is not None:
@@ -108,7 +116,7 @@ class RunFiles(Tracker):
             values |= {"val_top1": result.top1, "val_top5": result.top5}
             row = [values[column] for column in EPOCH_COLUMNS]
             rows.append([f"{each:.6g}" if isinstance(each, float) else each for each in row])
-        replace_file(self._folder / EPOCHS_FILE, _to_csv(EPOCH_COLUMNS, rows))
+        replace_file(self._folder / "epochs.csv", _to_csv(EPOCH_COLUMNS, rows))
 
 
 def read_losses(path: Path) -> list[tuple[int, float]]:
@@ -129,7 +137,7 @@ def _read_steps(path: Path) -> list[list[str]]:
 
 
 def _is_whole(row: Sequence[str]) -> bool:
-    """Return whether a row has all columns; power loss can leave a file with zeros in it."""
+    """Whether a row has all columns; power loss can leave a file with zeros in it."""
     try:
         return row[0].isdecimal() and len([*map(float, row)]) == len(STEP_COLUMNS)
     except ValueError:
@@ -173,24 +181,3 @@ def _to_csv(columns: Iterable[str], rows: Iterable[Iterable[object]]) -> bytes:
     text = io.StringIO()
     csv.writer(text, lineterminator="\n").writerows([columns, *rows])
     return text.getvalue().encode()
-
-
-def _write_json(path: Path, content: Mapping[str, object]) -> None:
-    text = json.dumps(_to_json(content), indent=2, ensure_ascii=False, allow_nan=False)
-    # Names that are not UTF-8 have lone surrogates, which this writes as JSON's own escapes.
-    replace_file(path, text.encode(errors="backslashreplace") + b"\n")
-
-
-def _to_json(value: Any) -> object:
-    """Return ``value`` as JSON has it: no other types of mappings, null for what is not finite."""
-    match value:
-        case float():
-            return value if math.isfinite(value) else None
-        case Mapping():
-            return {str(key): _to_json(each) for key, each in value.items()}
-        case None | bool() | int() | str():
-            return value
-        case Sequence():
-            return [_to_json(each) for each in value]
-        case _:
-            return str(value)

@@ -11,12 +11,13 @@ Invariant: however often a job is resumed, the log is that of one run. A resume 
 epochs that were not complete, and that the run had stopped; it logs no parameter again.
 """
 
+import contextlib
 import json
 import logging
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Final, TextIO, cast
+from typing import Any, Final
 
 from mlperf_logging.mllog import constants as keys
 from mlperf_logging.mllog.mllog import MLLogger
@@ -25,7 +26,6 @@ from trainer_client.reference.results import EpochResult, Outcome, RunInfo
 from trainer_client.reference.tracking.files import explain_errors, make_folder, replace_file
 from trainer_client.reference.tracking.tracker import Tracker
 
-MLLOG_FILE: Final = "mllog.txt"
 TARGET: Final = 0.759  # of the benchmark, for recipes without a target of their own
 _MARK: Final = ":::MLLOG "
 _ROOT: Final = Path(__file__).parents[3]  # call sites are logged relative to it
@@ -35,7 +35,7 @@ class MlperfLog(Tracker):
     """Writes the log into ``folder``, the run's. MLPerf's initialisation begins when it is made."""
 
     def __init__(self, folder: Path) -> None:
-        self._path = folder / MLLOG_FILE
+        self._path = folder / "mllog.txt"
         self._init_ms = int(time.time() * 1000)
         self._log: Any = None
         self._handler: _LogFile | None = None
@@ -47,11 +47,12 @@ class MlperfLog(Tracker):
         make_folder(self._path.parent)
         kept = _read_complete(self._path, len(run.history)) if run.first_step else ""
         replace_file(self._path, kept.encode())
-        self._handler = _LogFile(self._path)
+        with explain_errors(self._path):
+            self._handler = _LogFile(self._path, encoding="utf-8")
         logger = logging.Logger("mllog", logging.INFO)  # of its own: no other handler gets lines
         logger.addHandler(self._handler)
         self._log = MLLogger(logger, root_dir=str(_ROOT))
-        self._target = cast("float", run.recipe.get("target_accuracy")) or TARGET
+        self._target = run.recipe.get("target_accuracy") or TARGET
         if kept:
             return
         self._log.start(keys.INIT_START, time_ms=self._init_ms)
@@ -93,18 +94,16 @@ class MlperfLog(Tracker):
     def _end_run(self, status: str) -> None:
         handler, self._handler = self._handler, None
         if handler is not None:
-            try:
+            with contextlib.closing(handler):
                 self._log.end(keys.RUN_STOP, metadata={"status": status})
-            finally:
-                handler.close()
 
 
 def _parameters(run: RunInfo) -> Mapping[str, object]:
     """Return the keys that stand before the run's start; of the optimiser, the benchmark's."""
     recipe = run.recipe
-    accumulation = max(1, cast("int", recipe.get("accumulation", 1)))
+    accumulation = max(1, recipe.get("accumulation", 1))
     micro_batch = run.global_batch // (run.ranks * accumulation)
-    warmup_epochs = cast("float", recipe.get("warmup_epochs", 0.0))
+    warmup_epochs = recipe.get("warmup_epochs", 0.0)
     values: dict[str, object] = {
         keys.SUBMISSION_BENCHMARK: keys.RESNET,
         keys.SUBMISSION_DIVISION: keys.CLOSED,
@@ -117,7 +116,7 @@ def _parameters(run: RunInfo) -> Mapping[str, object]:
         keys.TRAIN_SAMPLES: run.train_samples,
         **({} if run.val_samples is None else {keys.EVAL_SAMPLES: run.val_samples}),
         keys.OPT_NAME: run.optimiser,
-        keys.MODEL_BN_SPAN: micro_batch * cast("int", recipe.get("batch_norm_ranks", 1)),
+        keys.MODEL_BN_SPAN: micro_batch * recipe.get("batch_norm_ranks", 1),
     }
     if run.optimiser not in (keys.SGD, keys.LARS):
         return values
@@ -161,21 +160,9 @@ def _read_complete(path: Path, epochs: int) -> str:
     return "".join(kept)
 
 
-class _LogFile(logging.Handler):
-    """Appends to a file; raises ResourceError where logging would only print that it failed."""
+class _LogFile(logging.FileHandler):
+    """Raises ResourceError where logging would only print that a line could not be written."""
 
-    def __init__(self, path: Path) -> None:
-        super().__init__()
-        self._path = path
-        with explain_errors(path):
-            self._file: TextIO = path.open("a", encoding="utf-8")
-
-    def emit(self, record: logging.LogRecord) -> None:
-        with explain_errors(self._path):
-            self._file.write(self.format(record) + "\n")
-            self._file.flush()
-
-    def close(self) -> None:
-        with explain_errors(self._path):
-            self._file.close()
-        super().close()
+    def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 -- logging's name
+        with explain_errors(Path(self.baseFilename)):
+            raise

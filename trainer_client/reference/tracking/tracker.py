@@ -1,6 +1,6 @@
 """The interface of everything that a run reports to, and the trackers that its options choose.
 
-Packages of the trackers are imported only where they are chosen. Only rank 0 has trackers.
+Packages of the trackers are imported only where they are chosen. Only rank 0 uses its trackers.
 """
 
 import importlib.util
@@ -43,26 +43,6 @@ class Tracker:
         """Free what is held. Idempotent."""
 
 
-def check_trackers(
-    folder: Path | None, *, tensorboard: bool = False, wandb: str | None = None, mllog: bool = False
-) -> None:
-    """Raise ConfigError where an option cannot be met, before anything has started."""
-    if wandb is not None and not wandb.strip():
-        raise ConfigError("--wandb names a project of Weights & Biases, got an empty name")
-    options = (
-        ("--tensorboard", tensorboard, "tensorboardX", "tensorboardX"),
-        ("--wandb", wandb is not None, "wandb", "wandb"),
-        ("--mllog", mllog, "mlperf_logging", "mlperf-logging"),
-    )
-    for option, is_chosen, module, package in options:
-        if is_chosen and folder is None:
-            raise ConfigError(f"{option} needs --output DIR, the folder for its files")
-        spec = importlib.util.find_spec(module) if is_chosen else None
-        # Without an origin it is no package but a folder ``wandb`` of earlier runs.
-        if is_chosen and (spec is None or spec.origin is None):
-            raise ConfigError(f"{option} needs {package}: {install_command('train')}")
-
-
 def make_trackers(
     folder: Path | None,
     *,
@@ -74,23 +54,32 @@ def make_trackers(
     """Return the trackers of a run with the files in ``folder``; none without a folder.
 
     ``tensorboard`` and ``mllog`` choose those, ``wandb`` names a project; ``report`` gets lines
-    for the user. Nothing is written before ``begin``. Raises ConfigError as ``check_trackers``.
+    for the user. Nothing is written before ``begin``. ConfigError where an option cannot be met.
     """
-    check_trackers(folder, tensorboard=tensorboard, wandb=wandb, mllog=mllog)
+    if wandb is not None and not wandb.strip():
+        raise ConfigError("--wandb names a project of Weights & Biases, got an empty name")
+    for option, is_chosen, package in (
+        ("--tensorboard", tensorboard, "tensorboardX"),
+        ("--wandb", wandb is not None, "wandb"),
+        ("--mllog", mllog, "mlperf-logging"),
+    ):
+        if is_chosen and folder is None:
+            raise ConfigError(f"{option} needs --output DIR, the folder for its files")
+        spec = importlib.util.find_spec(package.replace("-", "_")) if is_chosen else None
+        # Without an origin it is no package but a folder ``wandb`` of earlier runs.
+        if is_chosen and (spec is None or spec.origin is None):
+            raise ConfigError(f"{option} needs {package}: {install_command('train')}")
     if folder is None:
         return []
+    from trainer_client.reference.tracking.curve_services import TensorBoard, WeightsAndBiases
     from trainer_client.reference.tracking.curves import Curves
     from trainer_client.reference.tracking.files import RunFiles
 
     # The curves are drawn from the files, so these come first.
     trackers: list[Tracker] = [RunFiles(folder), Curves(folder, report)]
     if tensorboard:
-        from trainer_client.reference.tracking.curve_services import TensorBoard
-
         trackers.append(TensorBoard(folder))
     if wandb is not None:
-        from trainer_client.reference.tracking.curve_services import WeightsAndBiases
-
         trackers.append(WeightsAndBiases(folder, wandb))
     if mllog:
         from trainer_client.reference.tracking.mlperf_log import MlperfLog

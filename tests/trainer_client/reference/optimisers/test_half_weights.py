@@ -84,8 +84,9 @@ def run(model: nn.Module, weights: HalfWeights, steps: range, dtype: torch.dtype
     losses = []
     for step in steps:
         losses.append(backward(model, step, dtype))
+        weights.collect_gradients()
         weights.optimiser.step()
-        weights.zero_grad()
+        weights.optimiser.zero_grad()
     return losses
 
 
@@ -99,8 +100,9 @@ def test_tiny_updates_add_up_on_average_and_are_lost_by_rounding_to_nearest(
     make = partial(torch.optim.SGD, lr=1e-4)
     weights = wrap(model, make, dtype=dtype, is_stochastic=is_stochastic)
     for _ in range(500):  # each far below half the spacing: 2**-10 in float16, 2**-7 in bfloat16
-        weights.zero_grad()
+        weights.optimiser.zero_grad()
         model.weight.grad = torch.ones_like(model.weight)
+        weights.collect_gradients()
         weights.optimiser.step()
     assert model.weight.dtype == dtype
     # A step's variance is at most spacing * update: 500 steps of 10,000 weights.

@@ -203,8 +203,8 @@ def test_one_rank_leaves_the_model_and_groups_that_do_not_divide_the_ranks_are_r
     assert norms == {nn.BatchNorm2d}
     check_batch_norm_ranks(2, 4)
     for ranks, world_size, end in (
-        (3, 4, "4 ranks: use one of 1, 2, 4"),
-        (8, 4, "4 ranks: use one of 1, 2, 4"),
+        (3, 4, "4 ranks: use 1 or 2 or 4"),
+        (8, 4, "4 ranks: use 1 or 2 or 4"),
         (2, 1, "1 rank: use 1"),
     ):
         with pytest.raises(ConfigError) as caught:

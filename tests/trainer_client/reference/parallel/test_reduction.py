@@ -70,15 +70,10 @@ def count_reductions(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 def check_refusals(rank: int) -> None:
     """All ranks must raise the error: one that does not would wait for the others."""
-    for ranks_per_host, message in (
-        ("3", "3 ranks on each host do not divide the 4 ranks: start as many ranks on each host"),
-        ("1" if rank == 0 else "3", "as many ranks on each host, these have 1 to 3: start equally"),
-        ("", "needs LOCAL_WORLD_SIZE, the number of ranks of a host: start the ranks with torchru"),
-    ):
+    for ranks_per_host, have in (("3", "3 to 3"), ("1" if rank == 0 else "3", "1 to 3"), ("", "0")):
         os.environ["LOCAL_WORLD_SIZE"] = ranks_per_host
-        with pytest.raises(ConfigError, match=message) as caught:
+        with pytest.raises(ConfigError, match=f"as many ranks on each host, and .* is {have}"):
             wrap(make_model(), device=CPU, **{**USUAL, "reduction": "two-level"})
-        assert "\n" not in str(caught.value)
 
 
 def work_in_rank() -> Results:

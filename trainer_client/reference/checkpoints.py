@@ -1,4 +1,4 @@
-"""Where a job's checkpoints are: one file, or a folder that keeps the latest and the best.
+"""A job's checkpoints: one file, or a folder that keeps the latest and the best.
 
     DIR/checkpoints/epoch-0012.pt               after 12 epochs
     DIR/checkpoints/epoch-0012-step-000500.pt   500 steps later; the next one replaces it
@@ -6,34 +6,52 @@
 
     FILE, FILE.previous                         of --checkpoint FILE
 
-Every file appears complete or not at all, so a kill at any moment leaves a checkpoint to resume.
+A file is written under a temporary name, synced and renamed: after a kill at any moment it holds
+the old checkpoint or the new one. Reading verifies its checksums. It has tensors, numbers and
+strings only and is read with ``weights_only``, so nothing in it runs as code.
+
 One job at a time saves: DIR/checkpoints/lock or FILE.lock names it, and is locked while it runs.
 """
 
 import contextlib
+import errno
 import fcntl
+import io
 import os
 import re
 import shutil
 import socket
+import zlib
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, Final
+from pickle import UnpicklingError  # what torch.load raises
+from typing import Any, BinaryIO, Final
+from zipfile import BadZipFile, ZipFile
+
+import torch
 
 from feeder.errors import ConfigError, ResourceError
-from feeder.process.output_file import explain_write_errors
-from feeder.process.regular_file import check_regular
-from trainer_client.reference.checkpoints.checkpoint import (
-    UNFINISHED,
-    load_checkpoint,
-    save_checkpoint,
-)
+from feeder.process.output_file import explain_write_errors, replace_file
+from feeder.process.regular_file import check_regular, open_regular_file
 
 CHECKPOINTS: Final = "checkpoints"
 """The folder's name in that of a run."""
-BEST: Final = "best.pt"
-_PREVIOUS: Final = ".previous"
+CHECKPOINT_VERSION: Final = 3  # increment when the meaning of an entry changes
+DAMAGE: Final = (
+    BadZipFile,
+    zlib.error,
+    UnpicklingError,
+    RuntimeError,
+    ValueError,
+    OSError,
+    EOFError,
+)
+"""What ``check_sums`` and torch.load raise when a zip archive is damaged or something else."""
+
 _NAME: Final = re.compile(r"epoch-(\d{4,})(?:-step-(\d{6,}))?\.pt")
+_UNFINISHED: Final = ".unfinished"  # of all processes, so that kills leave one file at most
+_FOLDER: Final = 0x10  # MS-DOS attribute of a zip entry
+_REMEDY: Final = "make room, or name another --checkpoint or --output"
 
 
 class CheckpointFile:
@@ -49,31 +67,24 @@ class CheckpointFile:
         ConfigError if another job does, or unless the file could be written and resumed.
         """
         try:
-            is_possible = self.path.parent.is_dir() and not self.path.is_dir()
-        except OSError:  # no permission, or the name is too long
-            is_possible = False
-        if not is_possible:
-            raise ConfigError(f"checkpoint must name a file in an existing folder, got {self.path}")
-        try:
-            check_regular(self.path.stat(), self.path)
-        except FileNotFoundError:
-            pass
+            os.stat(os.path.join(self.path.parent, ""))
+            if self.path.exists():
+                check_regular(self.path.stat(), self.path)
         except OSError as error:
             raise ConfigError(
-                f"no checkpoint can be saved to {self.path} ({error.strerror}): name another file, "
-                "or leave out --checkpoint"
+                f"checkpoint must name a file in an existing folder, got {self.path} "
+                f"({error.strerror}): name another file, or leave out --checkpoint"
             ) from None
         with _locked(self.path.with_name(self.path.name + ".lock"), self.path, report):
             yield
 
     def newest(self) -> Path | None:
-        """Return the latest checkpoint."""
         return self.path if self.path.exists() else None
 
     def save(self, content: Mapping[str, Any], epoch: int, step: int, *, is_best: bool) -> None:
         """Write the file; the present one becomes the previous one."""
         if self.path.exists():
-            previous = self.path.with_name(self.path.name + _PREVIOUS)
+            previous = self.path.with_name(self.path.name + ".previous")
             _link(Path(os.path.realpath(self.path)), previous)  # link(2) follows no link
         save_checkpoint(self.path, content)
 
@@ -91,19 +102,14 @@ class CheckpointFolder:
     @contextlib.contextmanager
     def hold(self, report: Callable[[str], None]) -> Iterator[None]:
         """Make the folder, for this job alone, and remove what a killed one left unfinished."""
-        try:
+        with explain_write_errors(f"to the folder {self.folder}", "name another --output"):
             self.folder.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise ResourceError(
-                f"cannot make the folder {self.folder} ({error.strerror}): name another --output"
-            ) from error
         with _locked(self.folder / "lock", self.folder.parent, report):
-            for unfinished in self.folder.glob(f"*{UNFINISHED}"):
+            for unfinished in self.folder.glob(f"*{_UNFINISHED}"):
                 unfinished.unlink(missing_ok=True)
             yield
 
     def newest(self) -> Path | None:
-        """Return the latest checkpoint."""
         return max(list_checkpoints(self.folder), key=position_of, default=None)
 
     def save(self, content: Mapping[str, Any], epoch: int, step: int, *, is_best: bool) -> None:
@@ -126,19 +132,76 @@ class CheckpointFolder:
     def keep_best(self, path: Path) -> None:
         """Make a checkpoint of this folder the best one, also after a kill before ``save`` did."""
         if path.parent == self.folder:
-            _link(path, self.folder / BEST)
+            _link(path, self.folder / "best.pt")
 
 
 Store = CheckpointFile | CheckpointFolder
+
+
+def save_checkpoint(path: Path, content: Mapping[str, Any]) -> None:
+    """Replace ``path`` by ``content`` atomically; ResourceError when that fails."""
+    data = io.BytesIO()  # in memory first: torch hides a file's own error, and the size is known
+    torch.save({"version": CHECKPOINT_VERSION, **content}, data)
+    try:
+        with replace_file(path, suffix=_UNFINISHED) as file:
+            file.write(data.getbuffer())
+    except OSError as error:
+        reason = error.strerror
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            needed, free = data.tell() / 1e6, shutil.disk_usage(path.parent).free / 1e6
+            reason = (
+                f"no space left on its disk: it needs {needed:,.1f} MB, {free:,.1f} MB are free"
+            )
+        raise ResourceError(f"cannot write the checkpoint {path} ({reason}): {_REMEDY}") from error
+
+
+def load_checkpoint(path: Path, *, instead: str = "name another one") -> dict[str, Any]:
+    """Return the saved content, on the CPU.
+
+    Raises ConfigError when it is no checkpoint of this job, with ``instead`` as the remedy, and
+    ResourceError when it cannot be read.
+    """
+    try:
+        file = open_regular_file(path)
+    except OSError as error:
+        raise ResourceError(
+            f"cannot read the checkpoint {path} ({error.strerror}): make it readable, or name "
+            "another one"
+        ) from error
+    with file:
+        try:
+            check_sums(file)
+            content = torch.load(file, map_location="cpu", weights_only=True)
+        except DAMAGE as error:
+            reason = str(error).partition("\n")[0]
+            raise ConfigError(f"{path} is no checkpoint ({reason}): {instead}") from None
+    version = content.get("version") if isinstance(content, dict) else None
+    if version != CHECKPOINT_VERSION:
+        raise ConfigError(
+            f"{path} is no checkpoint of version {CHECKPOINT_VERSION} of this job, but of "
+            f"{version}: {instead}, or use the version that saved it"
+        )
+    return dict(content)
 
 
 def load_for_resume(path: Path) -> dict[str, Any]:
     """Return a checkpoint's content; if it is damaged, the ConfigError offers the one before."""
     checkpoints = list_checkpoints(path.parent)
     earlier = [each for each in checkpoints if position_of(each) < position_of(path)]
-    before = earlier[-1] if earlier else path.with_name(path.name + _PREVIOUS)
+    before = earlier[-1] if earlier else path.with_name(path.name + ".previous")
     offer = f"resume from the one before it with --resume {before}"
     return load_checkpoint(path, instead=offer if before.exists() else "name another one")
+
+
+def check_sums(file: BinaryIO) -> None:
+    """Raise one of DAMAGE if a byte has changed: torch writes checksums but checks none."""
+    with ZipFile(file) as archive:
+        # Zip's own headers have no checksum, and this bit makes torch read another record's bytes.
+        folders = [each.filename for each in archive.infolist() if each.external_attr & _FOLDER]
+        damaged = archive.testzip() or next(iter(folders), None)
+    if damaged is not None:
+        raise BadZipFile(f"{damaged} is damaged")
+    file.seek(0)
 
 
 def position_of(path: Path) -> tuple[int, int]:
@@ -149,11 +212,8 @@ def position_of(path: Path) -> tuple[int, int]:
 
 def list_checkpoints(folder: Path) -> list[Path]:
     """Return the checkpoints of a folder in order, but for the best; none where there is none."""
-    try:
-        names = [path for path in folder.iterdir() if _NAME.fullmatch(path.name)]
-        return sorted(names, key=position_of)
-    except OSError:
-        return []
+    paths = (path for path in folder.glob("epoch-*.pt") if _NAME.fullmatch(path.name))
+    return sorted(paths, key=position_of)
 
 
 @contextlib.contextmanager
@@ -164,11 +224,12 @@ def _locked(path: Path, place: Path, report: Callable[[str], None]) -> Iterator[
     holds between hosts, but for mounts with ``nolock`` or ``local_lock``.
     """
     with explain_write_errors(str(path), "make it writable, or name another --output"):
-        lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
-    with open(lock, "r+", encoding="utf-8", errors="replace") as file:
+        file = path.open("a+", encoding="utf-8", errors="replace")
+    with file:
         try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
+            file.seek(0)
             holder = " ".join(file.read(200).split()) or "another process"
             raise ConfigError(
                 f"another job saves to {place}: {holder}. End that one, or name another folder or "
@@ -177,7 +238,7 @@ def _locked(path: Path, place: Path, report: Callable[[str], None]) -> Iterator[
         except OSError as error:  # ENOLCK, ENOTSUP: a file system without locks
             report(f"cannot lock {path} ({error.strerror}): see that no other job saves to {place}")
         with explain_write_errors(str(path), "make room, or name another --output"):
-            file.truncate()
+            file.truncate(0)
             file.write(f"process {os.getpid()} on {socket.gethostname()}\n")
             file.flush()
         yield
@@ -185,16 +246,11 @@ def _locked(path: Path, place: Path, report: Callable[[str], None]) -> Iterator[
 
 def _link(path: Path, name: Path) -> None:
     """Give a file a second name, which may exist; ResourceError when that fails."""
-    unfinished = name.with_name(name.name + UNFINISHED)
-    try:
+    unfinished = name.with_name(name.name + _UNFINISHED)
+    with explain_write_errors(f"the checkpoint {name}", _REMEDY):
         unfinished.unlink(missing_ok=True)
         try:
             os.link(path, unfinished)
         except OSError:  # a file system without links
             shutil.copyfile(path, unfinished)
         unfinished.replace(name)
-    except OSError as error:
-        raise ResourceError(
-            f"cannot write the checkpoint {name} ({error.strerror}): make room, or use another "
-            "--checkpoint or --output"
-        ) from error

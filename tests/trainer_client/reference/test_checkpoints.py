@@ -14,11 +14,12 @@ import torch
 from feeder.errors import ConfigError, ResourceError
 from tests.support.hanging_fs import small_disk
 from tests.support.sources import REPOSITORY
-from trainer_client.reference.checkpoints.checkpoint import load_checkpoint, save_checkpoint
-from trainer_client.reference.checkpoints.store import (
+from trainer_client.reference.checkpoints import (
     CheckpointFile,
     CheckpointFolder,
+    load_checkpoint,
     load_for_resume,
+    save_checkpoint,
 )
 from trainer_client.reference.results import EpochResult
 from trainer_client.reference.saver import Progress
@@ -131,7 +132,7 @@ def test_checkpoints_of_a_run_that_was_left_are_removed(tmp_path: Path) -> None:
 HOLD = """
 import sys, time
 from pathlib import Path
-from trainer_client.reference.checkpoints.store import CheckpointFolder
+from trainer_client.reference.checkpoints import CheckpointFolder
 with CheckpointFolder(Path(sys.argv[1]), keep=1).hold(print):
     print("held", flush=True)
     time.sleep(600)

@@ -1,4 +1,0 @@
-"""Tests of where checkpoints are kept.
-
-May import: the product, bench, tests.
-"""
