@@ -1,13 +1,10 @@
 """mixup and CutMix: formulas, shares of pixels and labels, and draws that only keys decide."""
 
-import math
-
 import numpy as np
 import pytest
 import torch
 
 from trainer_client.reference.mixing import (
-    Box,
     Mixing,
     cutmix_box,
     mix_images,
@@ -28,15 +25,8 @@ def make_batch(dtype: torch.dtype = torch.float32) -> tuple[torch.Tensor, torch.
     return images.to(memory_format=torch.channels_last), torch.tensor([3, 0, 6, 3, 1])
 
 
-def make_mixing(mixup_alpha: float = 0.2, cutmix_alpha: float = 1.0, seed: int = 5) -> Mixing:
-    return Mixing(CLASSES, mixup_alpha=mixup_alpha, cutmix_alpha=cutmix_alpha, seed=seed)
-
-
-def draw_many(mixing: Mixing, count: int = 4000) -> list[tuple[float, Box | None]]:
-    return [
-        mixing.draw(epoch=index // 100, index=index % 100, height=HEIGHT, width=WIDTH)
-        for index in range(count)
-    ]
+def make_mixing(seed: int = 5, mixup_alpha: float = 0.2) -> Mixing:
+    return Mixing(CLASSES, mixup_alpha=mixup_alpha, cutmix_alpha=1.0, seed=seed)
 
 
 def test_mixup_is_the_papers_weighted_sum_with_the_image_before() -> None:
@@ -124,13 +114,9 @@ def test_a_batch_is_mixed_by_seed_epoch_and_index_alone() -> None:
     first, second = (each(images, labels, epoch=3, index=9) for each in (mixing, resumed))
     assert torch.equal(first[0], second[0])
     assert torch.equal(first[1], second[1])
-    drawn = {
-        make_mixing(seed=seed).draw(epoch=epoch, index=index, height=HEIGHT, width=WIDTH)[0]
-        for seed in range(3)
-        for epoch in range(3)
-        for index in range(3)
-    }
-    assert len(drawn) > 20, "nearly all differ; boxes of the same area do not"
+    keys = [(seed, epoch, index) for seed in (0, 1) for epoch in (0, 1) for index in (0, 1)]
+    sizes = {"height": 224, "width": 224}
+    assert len({make_mixing(a).draw(epoch=b, index=c, **sizes)[0] for a, b, c in keys}) == 8
 
 
 def test_draws_stay_as_they_were() -> None:
@@ -145,12 +131,3 @@ def test_draws_stay_as_they_were() -> None:
         1 - 188 * 185 / 224**2,
     ]
     assert [share for share, _ in drawn] == pytest.approx(shares, rel=1e-12)
-
-
-@pytest.mark.parametrize("alpha", [0.2, 1.0, 4.0])
-def test_shares_of_mixup_follow_the_beta_distribution(alpha: float) -> None:
-    shares = np.array([share for share, _ in draw_many(make_mixing(alpha, 0.0))])
-    variance = 1 / (4 * (2 * alpha + 1))
-    assert abs(shares.mean() - 0.5) < 4 * math.sqrt(variance / len(shares))
-    assert shares.var() == pytest.approx(variance, rel=0.1)
-    assert ((shares >= 0) & (shares <= 1)).all()

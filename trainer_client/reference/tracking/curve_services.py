@@ -3,7 +3,7 @@
 import contextlib
 import secrets
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -13,32 +13,27 @@ from trainer_client.reference.tracking.files import explain_errors, make_folder,
 from trainer_client.reference.tracking.tracker import Tracker
 
 FLUSH_S: Final = 10.0  # how far TensorBoard's curves are behind
-ID_FILE: Final = "wandb-id"
-_STEP: Final = "global_step"
 
 
 class _CurveService(Tracker):
-    """Turns reports into values by name; a subclass logs them."""
+    """Turns reports into values by name; a subclass logs them in its ``folder``."""
 
-    _steps_per_epoch = 0
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._steps_per_epoch = 0
 
     def begin(self, run: RunInfo) -> None:
         self._steps_per_epoch = run.steps_per_epoch
+        make_folder(self._folder)
 
     def log_step(self, report: StepReport) -> None:
         names = ("loss", "lr", "images_per_s", "wait_share")
         self._log(report.global_step, {f"train/{name}": getattr(report, name) for name in names})
 
     def end_epoch(self, result: EpochResult) -> None:
-        values = {
-            "epoch/loss": result.loss,
-            "epoch/images_per_s": result.images_per_s,
-            "epoch/wait_share": result.wait_share,
-            "val/top1": result.top1,
-            "val/top5": result.top5,
-            "val/ema_top1": result.ema_top1,
-            "val/ema_top5": result.ema_top5,
-        }
+        names = [f"epoch/{name}" for name in ("loss", "images_per_s", "wait_share")]
+        names += [f"val/{name}" for name in ("top1", "top5", "ema_top1", "ema_top5")]
+        values = {name: getattr(result, name.partition("/")[2]) for name in names}
         step = (result.epoch + 1) * self._steps_per_epoch
         self._log(step, {name: value for name, value in values.items() if value is not None})
 
@@ -58,20 +53,17 @@ class TensorBoard(_CurveService):
     that makes its readers drop the events of later steps from the files before.
     """
 
-    def __init__(self, folder: Path, *, clock: Callable[[], float] = time.monotonic) -> None:
-        """Write below ``folder``, the run's; ``clock`` returns seconds."""
-        self._folder = folder / "tensorboard"
-        self._clock = clock
+    def __init__(self, folder: Path) -> None:
+        """Write below ``folder``, the run's."""
+        super().__init__(folder / "tensorboard")
         self._writer: Any = None
-        self._flushed_s = 0.0
+        self._flushed_s = time.monotonic()
 
     def begin(self, run: RunInfo) -> None:
         from tensorboardX.event_file_writer import EventsWriter
         from tensorboardX.proto.event_pb2 import SessionLog
 
         super().begin(run)
-        make_folder(self._folder)
-        self._flushed_s = self._clock()
         with explain_errors(self._folder):
             # The name has only seconds: the suffix distinguishes files of quick resumes.
             suffix = f".{run.first_step:010d}"
@@ -94,7 +86,7 @@ class TensorBoard(_CurveService):
 
         for name, value in values.items():
             self._write(step, summary=scalar(name, value))
-        if self._clock() - self._flushed_s >= FLUSH_S:
+        if time.monotonic() - self._flushed_s >= FLUSH_S:
             self._flush()
 
     def _write(self, step: int, **content: Any) -> None:
@@ -106,7 +98,7 @@ class TensorBoard(_CurveService):
     def _flush(self) -> None:
         with explain_errors(self._folder):
             self._writer.flush()
-        self._flushed_s = self._clock()
+        self._flushed_s = time.monotonic()
 
 
 class WeightsAndBiases(_CurveService):
@@ -120,7 +112,7 @@ class WeightsAndBiases(_CurveService):
 
     def __init__(self, folder: Path, project: str) -> None:
         """Log to ``project``, with files below ``folder``, the run's."""
-        self._folder = folder
+        super().__init__(folder)
         self._project = project
         self._run: Any = None
 
@@ -128,7 +120,6 @@ class WeightsAndBiases(_CurveService):
         import wandb
 
         super().begin(run)
-        make_folder(self._folder)
         names = ("model", "device", "ranks", "global_batch", "steps_per_epoch", "train_samples")
         config = {name: getattr(run, name) for name in (*names, "val_samples", "classes")}
         with _explain_failure():
@@ -142,7 +133,7 @@ class WeightsAndBiases(_CurveService):
                 settings=wandb.Settings(console="off"),
             )
             for pattern in ("train/*", "epoch/*", "val/*"):
-                self._run.define_metric(pattern, step_metric=_STEP)
+                self._run.define_metric(pattern, step_metric="global_step")
 
     def end(self, outcome: Outcome) -> None:
         names = ("ending", "best_top1", "best_epoch", "seconds", "target_s")
@@ -156,7 +147,7 @@ class WeightsAndBiases(_CurveService):
 
     def _log(self, step: int, values: Mapping[str, float]) -> None:
         with _explain_failure():
-            self._run.log({_STEP: step, **values})
+            self._run.log({"global_step": step, **values})
 
     def _finish(self, *, exit_status: int) -> None:
         run, self._run = self._run, None
@@ -166,7 +157,7 @@ class WeightsAndBiases(_CurveService):
 
     def _find_id(self, *, is_resumed: bool) -> str:
         """Return the id of the run: that of the job before, if it is resumed, or a new one."""
-        path = self._folder / ID_FILE
+        path = self._folder / "wandb-id"
         with explain_errors(path):
             if is_resumed and path.exists():
                 return path.read_text("utf-8").strip()

@@ -8,13 +8,14 @@ Invariant: the line is never wider than the terminal, and no other text that is 
 ``print_line`` is on it. It needs no control codes but a carriage return.
 """
 
+import itertools
 import math
 import os
 import time
 from collections.abc import Callable, Iterator
 from typing import Final, TextIO
 
-from trainer_client.reference.results import EpochResult, Outcome, RunInfo, StepReport
+from trainer_client.reference.results import EpochResult, RunInfo, StepReport
 from trainer_client.reference.tracking.tracker import Tracker
 
 REDRAW_S: Final = 0.1  # more often cannot be read
@@ -68,11 +69,8 @@ class LiveLine(Tracker):
     def end_epoch(self, result: EpochResult) -> None:
         self.close()  # the epoch's result replaces it
 
-    def end(self, outcome: Outcome) -> None:
-        self.close()
-
     def close(self) -> None:
-        """Remove the line, so that an error is printed on a line of its own."""
+        """Remove the line, so that what follows is printed on a line of its own."""
         self._show("")
 
     def _show(self, text: str) -> None:
@@ -88,10 +86,9 @@ class LiveLine(Tracker):
     def _width(self) -> int:
         """Return the columns to use: in the last one, terminals differ on where the cursor goes."""
         try:
-            columns = os.get_terminal_size(self._stream.fileno()).columns
+            return (os.get_terminal_size(self._stream.fileno()).columns or _COLUMNS) - 1
         except (OSError, ValueError):
-            columns = 0
-        return (columns or _COLUMNS) - 1
+            return _COLUMNS - 1
 
 
 def _forms(report: StepReport, epochs: int) -> Iterator[tuple[str, ...]]:
@@ -113,11 +110,8 @@ def _forms(report: StepReport, epochs: int) -> Iterator[tuple[str, ...]]:
 def format_duration(seconds: float) -> str:
     """Return a time in its two largest units: 42 s, 3 min 20 s, 3 h 12 min, 12 d 4 h."""
     whole = max(0, round(seconds))
-    for large, large_s, small, small_s in (
-        ("d", 86_400, "h", 3600),
-        ("h", 3600, "min", 60),
-        ("min", 60, "s", 1),
-    ):
+    units = (("d", 86_400), ("h", 3600), ("min", 60), ("s", 1))
+    for (large, large_s), (small, small_s) in itertools.pairwise(units):
         if whole >= large_s:
             rest = whole % large_s // small_s
             return f"{whole // large_s} {large}" + (f" {rest} {small}" if rest else "")

@@ -143,21 +143,17 @@ def _read_complete(path: Path, epochs: int) -> str:
     Lines that are cut short are left out, too.
     """
     with explain_errors(path):
-        try:
-            text = path.read_text("utf-8", errors="replace")
-        except FileNotFoundError:
-            return ""
-    kept = []
-    for line in text.splitlines(keepends=True):
+        lines = path.read_text("utf-8", errors="replace").splitlines() if path.exists() else []
+    kept = ""
+    for line in lines:
         try:
             entry = json.loads(line.removeprefix(_MARK))
-            is_kept = entry["key"] != keys.RUN_STOP
-            is_kept &= entry["metadata"].get(keys.EPOCH_NUM, 0) <= epochs
+            epoch = entry["metadata"].get(keys.EPOCH_NUM, 0)
+            if entry["key"] != keys.RUN_STOP and epoch <= epochs:
+                kept += f"{line}\n"
         except (ValueError, TypeError, KeyError, AttributeError):
             continue
-        if is_kept:
-            kept.append(line)
-    return "".join(kept)
+    return kept
 
 
 class _LogFile(logging.FileHandler):
