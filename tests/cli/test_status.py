@@ -77,6 +77,7 @@ def test_watch_in_a_pipe_prints_one_report_after_another_over_one_connection(
     if form:
         lines = [json.loads(line) for line in shown.splitlines()]
         assert [line["verdict"]["kind"] for line in lines if "verdict" in line] == kinds
+        assert ["error" in line for line in lines] == [False, False, True, False]
     else:
         assert [shown.count(f"{kind}: ") for kind in kinds] == [1, 1, 1]
     assert shown.count("the supervisor of its daemon has not answered") == 1
