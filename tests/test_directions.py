@@ -150,18 +150,17 @@ ROOMS: Mapping[str, Row] = {
         "feeder errors installation plan wire process security client client.core",
         "numpy msgspec torch tqdm",
     ),
-    f"{JOB}.recipes": row("errors plan", ""),
+    f"{JOB}.recipes": row("errors plan", "msgspec"),
     f"{JOB}.optimisers": row("", "torch"),
     f"{JOB}.parallel": row("errors", "torch"),
     f"{JOB}.results": row("", ""),
-    f"{JOB}.checkpoints": row(f"errors process {JOB}.results", "torch"),
     f"{JOB}.tracking": row(
         f"errors installation process {JOB}.results",
-        "altair mlperf_logging tensorboardX vl_convert wandb",
+        "altair mlperf_logging msgspec tensorboardX vl_convert wandb",
     ),
     JOB: row(
         f"feeder errors installation plan process trainer_client {JOB}.recipes {JOB}.optimisers "
-        f"{JOB}.parallel {JOB}.results {JOB}.checkpoints {JOB}.tracking",
+        f"{JOB}.parallel {JOB}.results {JOB}.tracking",
         "msgspec numpy torch",
     ),
     "trainer_client.train": row(f"process {JOB} {JOB}.recipes {JOB}.results", ""),

@@ -74,7 +74,6 @@ class Trainer:
             load_weights(model, init)
         model = model.to(device=place.device, memory_format=torch.channels_last)  # type: ignore[call-overload]
         model = distribute_batch_norm(model, recipe.batch_norm_ranks, place.device)
-        recompute_at(model, recipe.recompute)
         self.weights = HalfWeights(
             model,
             parameter_groups(model, recipe),
@@ -85,6 +84,10 @@ class Trainer:
         )
         self.optimiser = self.weights.optimiser
         self.plain_model = model
+        self.average: MovingAverage | None = None
+        if recipe.ema_decay:
+            self.average = MovingAverage(model, recipe.ema_decay, recipe.ema_every_steps)
+        recompute_at(model, recipe.recompute)
         self.model: nn.Module = model
         if place.ranks > 1:
             self.model = wrap(
@@ -94,9 +97,6 @@ class Trainer:
                 reduction=recipe.reduction,
                 compression=recipe.compression,
             )
-        self.average: MovingAverage | None = None
-        if recipe.ema_decay:
-            self.average = MovingAverage(model, recipe.ema_decay, recipe.ema_every_steps)
         self.mixing: Mixing | None = None
         if recipe.mixup or recipe.cutmix:
             self.mixing = Mixing(
@@ -148,10 +148,16 @@ class Trainer:
             with context:
                 loss = self._forward(batch) / parts
                 self.scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
-            if self.model is self.plain_model:
+            if number == parts or self.model is self.plain_model:
                 self.weights.collect_gradients()  # they add up in float32; DDP adds in half
             losses.append(loss.detach())
-        self._update()
+        if self.recipe.clip_norm:
+            self.scaler.unscale_(self.optimiser)
+            parameters = [each for group in self.optimiser.param_groups for each in group["params"]]
+            nn.utils.clip_grad_norm_(parameters, self.recipe.clip_norm)
+        self.scaler.step(self.optimiser)
+        self.scaler.update()
+        self.optimiser.zero_grad(set_to_none=True)
         if self.average is not None:
             self.average.update(self.steps_done)
         self.steps_done += 1
@@ -172,16 +178,6 @@ class Trainer:
                 "a larger --batch-size or --image-size"
             ) from error
         return loss
-
-    def _update(self) -> None:
-        self.weights.collect_gradients()
-        if self.recipe.clip_norm:
-            self.scaler.unscale_(self.optimiser)
-            parameters = [each for group in self.optimiser.param_groups for each in group["params"]]
-            nn.utils.clip_grad_norm_(parameters, self.recipe.clip_norm)
-        self.scaler.step(self.optimiser)
-        self.scaler.update()
-        self.weights.zero_grad()
 
     def current_lr(self) -> float:
         """Return the learning rate of the latest step."""
@@ -217,25 +213,23 @@ class Trainer:
         saved = {**state["recipe"], "global batch": state["global_batch"]}
         for name in ("model", "global batch", *here):
             was, value = saved.get(name, here[name]), here[name]
-            if name in _MAY_CHANGE or was == value:
+            is_close = isinstance(value, float) and math.isclose(was, value)
+            if name in _MAY_CHANGE or was == value or is_close:
                 continue
-            if isinstance(value, float) and math.isclose(was, value):
-                continue
-            option = f"--{name.replace('_', '-').replace(' ', '-')} {shlex.quote(_show(was))}"
+            was, value = (x if isinstance(x, str) else format_value(x) for x in (was, value))
+            option = f"--{name.replace('_', '-').replace(' ', '-')} {shlex.quote(was)}"
             if name == "data":
                 option = "the same --data-recipe"
             raise ConfigError(
-                f"the checkpoint is of {name} {_show(was)}, this job has {_show(value)}: pass "
-                f"{option}"
+                f"the checkpoint is of {name} {was}, this job has {value}: pass {option}"
             )
 
 
 def half_type(recipe: TrainingRecipe, device: torch.device) -> torch.dtype:
     """Return the type of the forward pass: the recipe's or, by "auto", the device's fastest."""
-    if recipe.precision != "auto":
-        return _TYPES[recipe.precision]
-    if recipe.weights != "float32":
-        return _TYPES[recipe.weights]
+    chosen = recipe.weights if recipe.precision == "auto" else recipe.precision
+    if chosen != "float32" or recipe.precision == "float32":
+        return _TYPES[chosen]
     if device.type != "cuda":
         return torch.float32
     return torch.bfloat16 if torch.cuda.is_bf16_supported() else torch.float16
@@ -245,7 +239,3 @@ def make_autocast(recipe: TrainingRecipe, device: torch.device) -> torch.autocas
     """Return the context of every forward pass; it may be entered again and again."""
     half = half_type(recipe, device)
     return torch.autocast(device.type, dtype=half, enabled=half != torch.float32)
-
-
-def _show(value: object) -> str:
-    return value if isinstance(value, str) else format_value(value)
