@@ -128,7 +128,7 @@ def plan_classes(
             classes = _named_classes(used, spec, given, known)
             class_of = {name: number for number, name in enumerate(classes)}
         else:
-            classes, class_of = _Numbers(items, reading, spec, used, given, known).find()
+            classes, class_of = _number_classes(items, reading, spec, used, given, known)
         if len(classes) > CLASSES_MAX:
             raise ConfigError(
                 f"{len(classes):,} classes are more than {CLASSES_MAX:,}: choose another field "
@@ -139,23 +139,17 @@ def plan_classes(
                 "no image has a label: choose another field with --label, or give --label-kind none"
             )
         width = len(classes) if kind == "multi" else 1
+    keys: Iterable[str | int] = items.texts
+    if not reading.is_named:
+        values = reading.values - reading.base
+        keys = (int(value) if value.is_integer() else -1 for value in values.tolist())
     return ClassPlan(
         labels=LabelSpec(kind=kind, width=width),
         classes=classes,
         reading=reading,
         class_of=class_of,
-        text_classes=_text_classes(items, reading, class_of),
+        text_classes=np.array([class_of.get(key, 0) for key in keys], np.int64),
     )
-
-
-def _text_classes(
-    items: SourceItems, reading: LabelReading, class_of: dict[str | int, int]
-) -> NDArray[np.int64]:
-    keys: Iterable[str | int] = items.texts
-    if not reading.is_named:
-        values = reading.values - reading.base
-        keys = (int(value) if value.is_integer() else -1 for value in values.tolist())
-    return np.fromiter((class_of.get(key, 0) for key in keys), np.int64, len(items.texts))
 
 
 def _named_classes(
@@ -173,53 +167,52 @@ def _named_classes(
         return allowed
     more = len(unknown) - 1
     others = "" if not more else ", nor is 1 other" if more == 1 else f", nor are {more} others"
-    name, classes = printable(unknown[0]), len(allowed)
-    if known is None:
-        raise ConfigError(
-            f"class {name} is not among the {classes} names of --class-names{others}: add it there"
-        )
-    whose = f"is not among the {classes} classes of the dataset that --classes-of names{others}"
-    if spec.kind == "class-folder":
-        raise ConfigError(
-            f"class folder {printable(spec.containers[0])}/{name} {whose}: rename class folders to "
-            "the names there, or move them out of the source"
-        )
-    raise ConfigError(f"class {name} {whose}: mend the labels, or pack without --classes-of")
+    what = f"class {printable(unknown[0])}"
+    whose, remedy = "names of --class-names", "add it there"
+    if known is not None:
+        whose = "classes of the dataset that --classes-of names"
+        remedy = "mend the labels, or pack without --classes-of"
+        if spec.kind == "class-folder":
+            what = f"class folder {printable(spec.containers[0])}/{printable(unknown[0])}"
+            remedy = "rename class folders to the names there, or move them out of the source"
+    raise ConfigError(f"{what} is not among the {len(allowed)} {whose}{others}: {remedy}")
 
 
-class _Numbers:
-    """The classes of a source that numbers them."""
-
-    def __init__(
-        self,
-        items: SourceItems,
-        reading: LabelReading,
-        spec: SourceSpec,
-        used: set[str | int],
-        given: tuple[str, ...] | None,
-        known: Manifest | None,
-    ) -> None:
-        self._listed = [each.listed for each in items.lists]
-        self._reading = reading
-        self._used = sorted(int(each) for each in used)
-        self._largest = self._used[-1] if used else -1
-        self._given = given
-        self._known = known
-        self._is_row = reading.way in _ROWS
-        self._may_be_names = spec.label_kind != "index" and not self._is_row
-
-    def find(self) -> tuple[tuple[str, ...], dict[str | int, int]]:
-        """The classes, and the class of each number (from 0) that an item has."""
-        names = self._find_names()
-        count = max(self._largest, max(names, default=-1)) + 1
-        if count > CLASSES_MAX:
+def _number_classes(
+    items: SourceItems,
+    reading: LabelReading,
+    spec: SourceSpec,
+    used: set[str | int],
+    given: tuple[str, ...] | None,
+    known: Manifest | None,
+) -> tuple[tuple[str, ...], dict[str | int, int]]:
+    """The classes of a source that numbers them, and the class of each number (from 0)."""
+    numbers = sorted(map(int, used))
+    largest = numbers[-1] if numbers else -1
+    base = 0 if reading.way in _ROWS else reading.base
+    if given is not None:
+        _check_not_names(numbers, reading, spec, given, "--class-names")
+        if largest >= len(given):
             raise ConfigError(
-                f"class number {self._largest + self._reading.base:,} is too large; the most is "
-                f"{CLASSES_MAX - 1:,}: choose another field with --label, --label-kind name if "
-                "it names a class, or float if it is a value"
+                f"class {largest} has no name: --class-names names "
+                f"{plural(len(given), 'class', 'classes')}, from number 0"
             )
-        if self._known is not None:
-            return self._known.classes, self._match(names, self._known.classes)
+        if reading.way in _ROWS and len(given) != reading.width:
+            raise ConfigError(
+                f"--class-names names {len(given)} classes, rows of 0 and 1 are of "
+                f"{reading.width}: name each"
+            )
+        names = dict(enumerate(given))
+    else:
+        names = _own_names(items, numbers, base)
+    count = max(largest, max(names, default=-1)) + 1
+    if count > CLASSES_MAX:
+        raise ConfigError(
+            f"class number {largest + reading.base:,} is too large; the most is "
+            f"{CLASSES_MAX - 1:,}: choose another field with --label, --label-kind name if it "
+            "names a class, or float if it is a value"
+        )
+    if known is None:
         classes = tuple(names.get(number, str(number)) for number in range(count))
         if len(set(classes)) < count:
             name = next(name for name in classes if classes.count(name) > 1)
@@ -228,87 +221,71 @@ class _Numbers:
                 "--class-names"
             )
         return classes, {number: number for number in range(count)}
-
-    def _find_names(self) -> dict[int, str]:
-        """The names of classes by number, from 0."""
-        names: dict[int, str] = {}
-        base = 0 if self._is_row else self._reading.base
-        for listed in self._listed:
-            for number, name in listed.names.items():
-                if number < base:
-                    continue
-                if names.setdefault(number - base, name) != name and self._given is None:
-                    raise DatasetError(
-                        f"class {number} is called {printable(names[number - base])} and "
-                        f"{printable(name)} in {printable(listed.container)}: mend it, or "
-                        "give --class-names"
-                    )
-        if self._given is not None:
-            return self._name_by_file(self._given)
-        declares = next((listed for listed in self._listed if listed.is_declared), None)
-        unnamed = [number for number in self._used if number not in names]
-        if declares is not None and unnamed:
-            shown = [printable(name) for name in names.values()]
-            more = f" and {len(shown) - 3:,} more" if len(shown) > 3 else ""
-            raise DatasetError(
-                f"class {unnamed[0]} is not among the {len(names):,} classes that "
-                f"{printable(declares.container)} declares ({', '.join(shown[:3])}{more}): mend "
-                "the labels, or name all classes with --class-names"
-            )
-        return names
-
-    def _name_by_file(self, given: tuple[str, ...]) -> dict[int, str]:
-        self._check_not_names(given, "--class-names")
-        if self._largest >= len(given):
+    whose = "the dataset that --classes-of names"
+    number_of = {name: number for number, name in enumerate(known.classes)}
+    class_of: dict[str | int, int] = {}
+    if not names:
+        _check_not_names(numbers, reading, spec, known.classes, whose)
+    for number in numbers:
+        name = names.get(number, str(number))
+        match = number_of.get(name) if names else number
+        if match is None or match >= len(known.classes):
             raise ConfigError(
-                f"class {self._largest} has no name: --class-names names "
-                f"{plural(len(given), 'class', 'classes')}, from number 0"
+                f"class {number}{f', {printable(name)},' if names else ''} is not among the "
+                f"{len(known.classes)} classes of {whose}: mend the labels, give the names there "
+                "with --class-names, or pack without --classes-of"
             )
-        if self._is_row and len(given) != self._reading.width:
+        class_of[number] = match
+    return known.classes, class_of
+
+
+def _own_names(items: SourceItems, numbers: list[int], base: int) -> dict[int, str]:
+    """The names that the source has for its classes, by number from 0."""
+    names: dict[int, str] = {}
+    listed = [each.listed for each in items.lists]
+    for each in listed:
+        for number, name in each.names.items():
+            if number >= base and names.setdefault(number - base, name) != name:
+                raise DatasetError(
+                    f"class {number} is called {printable(names[number - base])} and "
+                    f"{printable(name)} in {printable(each.container)}: mend it, or give "
+                    "--class-names"
+                )
+    declares = next((each.container for each in listed if each.is_declared), None)
+    unnamed = [number for number in numbers if number not in names]
+    if declares is not None and unnamed:
+        shown = ", ".join(map(printable, [*names.values()][:3]))
+        more = f" and {len(names) - 3:,} more" if len(names) > 3 else ""
+        raise DatasetError(
+            f"class {unnamed[0]} is not among the {len(names):,} classes that "
+            f"{printable(declares)} declares ({shown}{more}): mend the labels, or name all "
+            "classes with --class-names"
+        )
+    return names
+
+
+def _check_not_names(
+    numbers: list[int],
+    reading: LabelReading,
+    spec: SourceSpec,
+    classes: tuple[str, ...],
+    whose: str,
+) -> None:
+    """Raise ConfigError where a label may be a class's number or the name of another one."""
+    by_name = {name: number for number, name in enumerate(classes)}
+    may_be_names = spec.label_kind != "index" and reading.way not in _ROWS
+    for number in numbers if may_be_names else ():
+        label = number + reading.base
+        other = by_name.get(str(label), number)
+        if other != number:
             raise ConfigError(
-                f"--class-names names {len(given)} classes, rows of 0 and 1 are of "
-                f"{self._reading.width}: name each"
+                f"labels can be read in two ways: {label} is the name of class {other} of {whose}, "
+                f"and the number of the class {printable(classes[number])}: give --label-kind name "
+                "or index"
+                if number < len(classes)
+                else f"label {label} is the name of class {other} of {whose}, and a number that it "
+                "does not have: give --label-kind name"
             )
-        return dict(enumerate(given))
-
-    def _check_not_names(self, classes: tuple[str, ...], whose: str) -> None:
-        """Raise ConfigError where a label may be a class's number or the name of another one."""
-        by_name = {name: number for number, name in enumerate(classes)}
-        base = self._reading.base
-        for number in self._used if self._may_be_names else ():
-            other = by_name.get(str(number + base))
-            if other is not None and other != number:
-                raise ConfigError(
-                    f"labels can be read in two ways: {number + base} is the name of class {other} "
-                    f"of {whose}, and the number of the class {printable(classes[number])}: give "
-                    "--label-kind name or index"
-                    if number < len(classes)
-                    else f"label {number + base} is the name of class {other} of {whose}, and a "
-                    "number that it does not have: give --label-kind name"
-                )
-
-    def _match(self, names: dict[int, str], classes: tuple[str, ...]) -> dict[str | int, int]:
-        """The class in the known dataset of each number that an item has."""
-        those = f"the {len(classes)} classes of the dataset that --classes-of names"
-        if not names:
-            self._check_not_names(classes, "the dataset that --classes-of names")
-            if self._largest >= len(classes):
-                raise ConfigError(
-                    f"class {self._largest} is not among {those}: mend the labels, or pack without "
-                    "--classes-of"
-                )
-            return {number: number for number in self._used}
-        number_of = {name: number for number, name in enumerate(classes)}
-        matched: dict[str | int, int] = {}
-        for number in self._used:
-            name = names.get(number, str(number))
-            if name not in number_of:
-                raise ConfigError(
-                    f"class {number}, {printable(name)}, is not among {those}: give the names "
-                    "there with --class-names"
-                )
-            matched[number] = number_of[name]
-        return matched
 
 
 def _read_class_names(path: str) -> tuple[str, ...] | None:
@@ -317,14 +294,14 @@ def _read_class_names(path: str) -> tuple[str, ...] | None:
         return None
     file = path_from_text(path)
     try:
-        names = tuple(read_regular(file, _FILE_BYTES_MAX).decode("utf-8-sig").splitlines())
+        text = read_regular(file, _FILE_BYTES_MAX).decode("utf-8-sig")
+        names = tuple(map(str.strip, text.splitlines()))
     except OSError as error:
         raise ConfigError(f"--class-names {file} cannot be read: {error.strerror}") from None
     except UnicodeDecodeError as error:
         raise ConfigError(
             f"--class-names {file} is not UTF-8 at byte {error.start}: convert it"
         ) from None
-    names = tuple(name.strip() for name in names)
     while names and not names[-1]:
         names = names[:-1]
     seen: dict[str, int] = {}

@@ -69,12 +69,12 @@ class LabelReading:
     ) -> list[str] | list[int] | list[float]:
         """Return names or numbers (from 0) of a label's classes, or its floats; else BadLabel."""
         raw = _raw_values(items, container, form, label)
-        if self.way == "floats":
-            return self._floats(raw)
-        if self.way in ("one-hot", "multi-hot"):
-            if form < Form.NUMBERS:
+        if self.way in ("floats", "one-hot", "multi-hot"):
+            if self.way != "floats" and form < Form.NUMBERS:
                 raise BadLabel(f"its label {_show(raw[0])} is no row of 0 and 1")
-            return self._positions(raw)
+            if len(raw) != self.width:
+                raise BadLabel(f"its label has {len(raw)} values, the others {self.width}")
+            return self._floats(raw) if self.way == "floats" else self._positions(raw)
         if self.way != "lists" and form >= Form.NUMBERS:
             raise BadLabel(f"its label is a list of {len(raw)}, unlike the others")
         if self.is_named:
@@ -96,8 +96,6 @@ class LabelReading:
         return int(number) - self.base
 
     def _floats(self, raw: list[str] | list[int] | list[float]) -> list[float]:
-        if len(raw) != self.width:
-            raise BadLabel(f"its label has {len(raw)} values, the others {self.width}")
         values: list[float] = []
         for value in raw:
             number = parse_decimal(value) if isinstance(value, str) else value
@@ -108,8 +106,6 @@ class LabelReading:
 
     def _positions(self, raw: list[str] | list[int] | list[float]) -> list[int]:
         """The places of a row of 0 and 1 that have a 1."""
-        if len(raw) != self.width:
-            raise BadLabel(f"its label has {len(raw)} values, the others {self.width}")
         ones: list[int] = []
         for at, value in enumerate(raw):
             is_uncertain = value in (MISSING, -1) if self.facts.zero else value == MISSING
@@ -265,15 +261,10 @@ class _Reader:
         containers = self._items.rows["container"]
         is_name = self.looks == Look.NAME
         is_number = np.isin(self.looks, (Look.NUMBER, Look.WHOLE, Look.DECIMAL, Look.HUGE))
-        size = len(self._items.lists)
-        names = np.bincount(containers[is_name], minlength=size)
-        numbers = np.bincount(containers[is_number], minlength=size)
-        named = np.flatnonzero((names > 0) & (numbers == 0))
-        numbered = np.flatnonzero((numbers > 0) & (names == 0))
-        if self._kind is None and len(named) and len(numbered):
-            one, other = (
-                printable(self._items.lists[each[0]].listed.container) for each in (named, numbered)
-            )
+        names, numbers = np.unique(containers[is_name]), np.unique(containers[is_number])
+        pair = np.setdiff1d(names, numbers)[:1].tolist() + np.setdiff1d(numbers, names)[:1].tolist()
+        if self._kind is None and len(pair) == 2:
+            one, other = (printable(self._items.lists[n].listed.container) for n in pair)
             self._refuse(
                 f"names in {one}, numbers in {other}",
                 "give --label-kind name if all are names of classes, or pack them apart",
@@ -382,15 +373,11 @@ class _Reader:
 
     def _such_as(self, look: int) -> str:
         row = int(np.argmax(self.looks == look))
-        record = self._items.rows[row]
-        container, form, label = (int(record[name]) for name in ("container", "form", "label"))
+        container, form, label = self._items.rows[row][["container", "form", "label"]].tolist()
         raw = _raw_values(self._items, container, form, label)
-        shown = (
-            [None if value == MISSING else value for value in raw]
-            if form >= Form.NUMBERS
-            else raw[0]
-        )
-        return f" (such as {show_label(shown)} of {printable(self._items.name(row))})"
+        shown = [None if value == MISSING else value for value in raw]
+        example = show_label(shown if form >= Form.NUMBERS else raw[0])
+        return f" (such as {example} of {printable(self._items.name(row))})"
 
     def _refuse(self, what: str, remedy: str) -> NoReturn:
         raise ConfigError(f"labels{self._where} can be read in two ways: {what}: {remedy}")

@@ -30,6 +30,7 @@ from typing import Any, Final, Protocol, Self
 
 import msgspec
 
+from feeder.dataset.manifest import Manifest, ShardEntry
 from feeder.errors import ConfigError, DatasetError, FeederError, ResourceError
 from feeder.host.topology import usable_cpus
 from feeder.process.child import SINGLE_THREADS, die_with_parent, start_child
@@ -37,6 +38,23 @@ from feeder.process.shortage import check_import_memory, explain_shortage, name_
 from feeder.source.location.storage import SourceChangedError
 
 Message = dict[str, Any]
+
+
+class ShardTask(msgspec.Struct, frozen=True, kw_only=True):
+    """A shard of a dataset to work on, its manifest entry, and the number of its first sample."""
+
+    number: int
+    first_sample: int
+    entry: ShardEntry
+
+
+def shard_tasks(manifest: Manifest) -> Iterator[ShardTask]:
+    """Yield a task for each shard, in order."""
+    first_sample = 0
+    for number, entry in enumerate(manifest.shards):
+        yield ShardTask(number=number, first_sample=first_sample, entry=entry)
+        first_sample += entry.samples
+
 
 _MESSAGE_BYTES_MAX: Final = 1 << 16
 _STALL_S: Final = 600.0  # longer than any file, or any fsync of a shard on a slow disk, takes

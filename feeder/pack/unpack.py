@@ -26,13 +26,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from feeder.dataset.first_read import check_readable
-from feeder.dataset.manifest import Manifest, ShardEntry, load_manifest
+from feeder.dataset.manifest import Manifest, load_manifest
 from feeder.dataset.proven_shard import ProvenShard
 from feeder.dataset.record_checks import find_inconsistent
 from feeder.errors import ConfigError, DatasetError, ResourceError
 from feeder.jpeg.crop_decode import whole_jpeg
 from feeder.pack.progress import ProgressLine
-from feeder.pack.task_pool import Report, TaskPool
+from feeder.pack.task_pool import Report, ShardTask, TaskPool, shard_tasks
 from feeder.pack.unpack_names import NameLimits, choose_name
 from feeder.process.output_file import explain_disk_errors, is_inside
 from feeder.process.path_text import (
@@ -88,11 +88,10 @@ def unpack_dataset(
             fingerprint=manifest.fingerprint,
             may_replace=force,
         )
-        tasks = (Task(number=n, entry=entry) for n, entry in enumerate(manifest.shards))
         progress.begin("unpacking", "samples", manifest.samples)
         try:
             with TaskPool("feeder.pack.unpack", setup, jobs=jobs) as pool:
-                for message in pool.run(tasks):
+                for message in pool.run(shard_tasks(manifest)):
                     progress.count(message)
                     shortened += message.get("shortened", 0)
             if not _join_lists(folder, b"names", len(manifest.shards)):
@@ -114,11 +113,7 @@ class Setup(msgspec.Struct, frozen=True, kw_only=True):
     """Whether a file that exists is replaced; else it is another sample's, and an error."""
 
 
-class Task(msgspec.Struct, frozen=True, kw_only=True):
-    """Which shard to unpack, and its manifest entry."""
-
-    number: int
-    entry: ShardEntry
+Task = ShardTask
 
 
 def perform(setup: Setup, task: Task, report: Report) -> None:

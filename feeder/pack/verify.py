@@ -29,7 +29,6 @@ from feeder.dataset.manifest import (
     QUARANTINE_BYTES_MAX,
     QUARANTINE_NAME,
     Manifest,
-    ShardEntry,
     load_manifest,
 )
 from feeder.dataset.reader import ShardIndex, ShardReader
@@ -38,7 +37,7 @@ from feeder.jpeg.crop_decode import check_blob, whole_jpeg
 from feeder.jpeg.decode import READ_SLACK_BYTES, decode_window
 from feeder.jpeg.recode import MCU_PX, PIXELS_MAX, Subsampling
 from feeder.pack.progress import ProgressLine
-from feeder.pack.task_pool import Report, TaskPool
+from feeder.pack.task_pool import Report, ShardTask, TaskPool, shard_tasks
 from feeder.plan.labels import INDEX_LABELS, LabelSpec
 from feeder.process.path_text import decode_name, path_from_text, path_to_text, printable
 from feeder.process.regular_file import read_regular
@@ -77,7 +76,7 @@ class Verification:
         is_damaged = False
         self.progress.begin("verifying", "samples", manifest.samples)
         with TaskPool("feeder.pack.verify", setup, jobs=self.jobs) as pool:
-            for message in pool.run(self._tasks()):
+            for message in pool.run(shard_tasks(manifest)):
                 self.progress.count(message)
                 odd.update(message.get("odd", {}))
                 subsampling.update(message.get("subsampling", {}))
@@ -101,12 +100,6 @@ class Verification:
         if content != manifest.content:
             yield f"manifest.json: its content fingerprint does not match the shards, {content}"
 
-    def _tasks(self) -> Iterator["Task"]:
-        first_sample = 0
-        for number, entry in enumerate(self.manifest.shards):
-            yield Task(number=number, first_sample=first_sample, entry=entry)
-            first_sample += entry.samples
-
     def _check_quarantine(self) -> Iterator[str]:
         try:
             data = read_regular(self.path / QUARANTINE_NAME, QUARANTINE_BYTES_MAX)
@@ -126,12 +119,7 @@ class Setup(msgspec.Struct, frozen=True, kw_only=True):
     tile_width_px: int
 
 
-class Task(msgspec.Struct, frozen=True, kw_only=True):
-    """Which shard to check, and its manifest entry."""
-
-    number: int
-    first_sample: int
-    entry: ShardEntry
+Task = ShardTask
 
 
 def perform(setup: Setup, task: Task, report: Report) -> dict[str, Any]:

@@ -132,11 +132,11 @@ class WorkFolder:
     def begin(self, state: WorkState, spec: SourceSpec) -> None:
         """Record what is packed, or resume it; OtherPackingError if it is another one's folder."""
         path = self.path / STATE_NAME
-        if path.exists():
+        is_new = not path.exists()
+        if not is_new:
             self._check_state(path, state, spec)
-            self.new_items_path.replace(self.items_path)
-        else:
-            self.new_items_path.replace(self.items_path)
+        self.new_items_path.replace(self.items_path)
+        if is_new:
             write_output(path, canonical_json(msgspec.to_builtins(state)))
 
     def begin_repacking(self, former: str) -> None:
@@ -145,18 +145,27 @@ class WorkFolder:
         if not path.exists():
             write_output(path, state)
         elif read_regular(path, _JSON_BYTES_MAX) != state:
-            raise OtherPackingError(
-                f"{self.path.parent} holds the beginning of another packing: give the same dataset "
-                f"to resume it, or remove {self.path.parent} to start over"
-            )
+            raise self._other("another packing", "give the same dataset to resume it")
 
     def _check_state(self, path: Path, state: WorkState, spec: SourceSpec) -> None:
         try:
             fields = json.loads(read_regular(path, _JSON_BYTES_MAX))
-            self._check_version(fields)
+            if not isinstance(fields, dict):
+                raise TypeError
+            if "former" in fields:
+                remedy = "run the same feeder repack command to resume it"
+                raise self._other("a repacking", remedy)
+            if fields.get("version", _VERSION) != _VERSION:
+                raise OtherPackingError(
+                    f"{self.path.parent} holds the beginning of a packing by another feeder "
+                    f"version (of format {fields['version']}, this one continues {_VERSION}): "
+                    f"remove {self.path.parent} and pack again"
+                )
             begun = msgspec.convert(fields, WorkState)
-        except ValueError:
+        except (TypeError, ValueError):
             raise self.damaged(path) from None
+        if begun == state:
+            return
         new_options = state.options()
         different = [
             f"{name} was {_show(old)}, now {_show(new_options[name])}"
@@ -168,35 +177,22 @@ class WorkFolder:
         elif begun.listing != state.listing and not any(
             getattr(begun, name) != getattr(state, name) for name in ("seed", "split", "labels")
         ):
-            change = self._describe_change(begun, state, spec)
+            lists, change = (self.items_path, self.new_items_path), "another"
+            if lists[0].exists():
+                change = describe_change(*lists, state.labels.stored_bytes, spec)
+            if begun.files != state.files:
+                change = f"it had {begun.files:,} files and has {state.files:,}; {change}"
             different.insert(0, f"the source has changed: {change}")
-        if begun != state:
-            raise OtherPackingError(
-                f"{self.path.parent} holds the beginning of another packing "
-                f"({'; '.join(different)}): give the same source "
-                f"and options to resume it, or remove {self.path.parent} to start over"
-            )
+        raise self._other(
+            f"another packing ({'; '.join(different)})",
+            "give the same source and options to resume it",
+        )
 
-    def _describe_change(self, begun: WorkState, state: WorkState, spec: SourceSpec) -> str:
-        lists, label_bytes = (self.items_path, self.new_items_path), state.labels.stored_bytes
-        change = describe_change(*lists, label_bytes, spec) if lists[0].exists() else "another"
-        if begun.files == state.files:
-            return change
-        return f"it had {begun.files:,} files and has {state.files:,}; {change}"
-
-    def _check_version(self, fields: object) -> None:
-        if isinstance(fields, dict) and "former" in fields:
-            raise OtherPackingError(
-                f"{self.path.parent} holds the beginning of a repacking: run the same feeder "
-                f"repack command to resume it, or remove {self.path.parent} to start over"
-            )
-        version = fields.get("version") if isinstance(fields, dict) else None
-        if isinstance(version, int) and version != _VERSION:
-            raise OtherPackingError(
-                f"{self.path.parent} holds the beginning of a packing by another feeder version "
-                f"(of format {version}, this one continues {_VERSION}): remove "
-                f"{self.path.parent} and pack again"
-            )
+    def _other(self, what: str, remedy: str) -> OtherPackingError:
+        return OtherPackingError(
+            f"{self.path.parent} holds the beginning of {what}: {remedy}, or remove "
+            f"{self.path.parent} to start over"
+        )
 
     def remove_unfinished(self) -> None:
         """Remove the temporary files that a killed packing left, here and in the dataset."""
@@ -210,7 +206,6 @@ class WorkFolder:
         return DatasetError(f"{path} is damaged: remove {self.path.parent} and pack again")
 
     def part_path(self, number: int) -> Path:
-        """The finished part ``number``."""
         return self.path / f"part-{number:05d}.fds"
 
     def balanced_path(self, number: int) -> Path:
@@ -218,13 +213,11 @@ class WorkFolder:
         return self.path / f"balanced-{number:05d}.fds"
 
     def result_path(self, number: int) -> Path:
-        """The PartResult of part ``number``."""
         return self.path / f"part-{number:05d}.json"
 
     def write_result(self, number: int, result: PartResult) -> None:
         """Record that part ``number`` is finished."""
-        data = canonical_json(msgspec.to_builtins(result))
-        write_output(self.result_path(number), data)
+        write_output(self.result_path(number), canonical_json(msgspec.to_builtins(result)))
 
     def read_result(self, number: int) -> PartResult | None:
         """Return the result of part ``number``; None while it is not finished."""
@@ -238,7 +231,6 @@ class WorkFolder:
 
     @property
     def items_path(self) -> Path:
-        """The items to pack, in order (see items.py)."""
         return self.path / "items"
 
     @property
@@ -258,17 +250,13 @@ class WorkFolder:
         if not self.is_begun:
             shutil.rmtree(self.path)
 
-    def close(self) -> None:
-        """Unlock the folder."""
-        if self._lock >= 0:
-            os.close(self._lock)
-            self._lock = -1
-
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.close()
+        if self._lock >= 0:
+            os.close(self._lock)
+            self._lock = -1
 
 
 def check_destination(destination: Path) -> None:

@@ -160,8 +160,7 @@ def describe_other_classes(manifest: Manifest, training: Manifest) -> str:
     """
     if manifest.labels.kind != training.labels.kind or not training.classes:
         return ""
-    pairs = enumerate(zip_longest(manifest.classes, training.classes))
-    for number, names in pairs:
+    for number, names in enumerate(zip_longest(manifest.classes, training.classes)):
         if names[0] != names[1]:
             first, second = (printable(name) if name else "missing" for name in names)
             return f"class {number} is {first} and {second}"

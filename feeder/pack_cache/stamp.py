@@ -62,21 +62,16 @@ def describe_change(old: Stamp, new: Stamp) -> str:
     """
     before = {container.path: container for container in old}
     after = {container.path: container for container in new}
-    gone = [path for path in before if path not in after]
-    added = [path for path in after if path not in before]
-    if gone or added:
-        found = ((gone, "gone"), (added, "new"))
-        return "; ".join(_list(paths, word) for paths, word in found if paths)
-    changed = [path for path in before if before[path] != after[path]]
-    if not changed:
-        return ""
+    clauses = []
+    for paths, word in ((before.keys() - after.keys(), "gone"), (after.keys() - before, "new")):
+        if paths:
+            more = f", and {len(paths) - 1:,} more" if len(paths) > 1 else ""
+            clauses.append(f"{printable(min(paths))} is {word}{more}")
+    changed = sorted(path for path in before if path in after and before[path] != after[path])
+    if clauses or not changed:
+        return "; ".join(clauses)
     others = f", and {len(changed) - 1:,} more have changed" if len(changed) > 1 else ""
     return _describe_container(before[changed[0]], after[changed[0]]) + others
-
-
-def _list(paths: list[str], word: str) -> str:
-    more = f", and {len(paths) - 1:,} more" if len(paths) > 1 else ""
-    return f"{printable(paths[0])} is {word}{more}"
 
 
 def _describe_container(old: ContainerStamp, new: ContainerStamp) -> str:

@@ -12,7 +12,6 @@ moment. OLD is only read.
 """
 
 import time
-from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,7 +26,6 @@ from feeder.dataset.manifest import (
     MANIFEST_NAME,
     QUARANTINE_NAME,
     Manifest,
-    ShardEntry,
     load_manifest,
 )
 from feeder.dataset.reader import ShardReader
@@ -37,7 +35,7 @@ from feeder.jpeg.crop_decode import check_blob
 from feeder.jpeg.recode import RecodeError, TiledJpeg, tile_jpeg
 from feeder.pack.progress import ProgressLine
 from feeder.pack.publish import publish_shards, read_quarantine
-from feeder.pack.task_pool import Report, TaskPool
+from feeder.pack.task_pool import Report, ShardTask, TaskPool, shard_tasks
 from feeder.pack.work_folder import (
     WorkFolder,
     check_destination,
@@ -106,7 +104,7 @@ def _repack_shards(
     """Repack all shards that are not finished, in worker processes; return the samples in them."""
     tasks = [
         task
-        for task in _tasks(former)
+        for task in shard_tasks(former)
         if not work.part_path(task.number).exists() and not (new / shard_name(task.number)).exists()
     ]
     if not tasks:
@@ -133,13 +131,6 @@ def _repack_shards(
     return todo
 
 
-def _tasks(former: Manifest) -> Iterator["Task"]:
-    first_sample = 0
-    for number, entry in enumerate(former.shards):
-        yield Task(number=number, first_sample=first_sample, entry=entry)
-        first_sample += entry.samples
-
-
 class Setup(msgspec.Struct, frozen=True, kw_only=True):
     """What all shards of a repacking share; paths as ``path_to_text`` writes them."""
 
@@ -149,12 +140,7 @@ class Setup(msgspec.Struct, frozen=True, kw_only=True):
     tile_width_px: int
 
 
-class Task(msgspec.Struct, frozen=True, kw_only=True):
-    """Which shard to repack, and its manifest entry."""
-
-    number: int
-    first_sample: int
-    entry: ShardEntry
+Task = ShardTask
 
 
 def perform(setup: Setup, task: Task, report: Report) -> None:
