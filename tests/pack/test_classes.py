@@ -54,6 +54,7 @@ _THREE = {"known": _known("ant", "bee", "cat")}
         # one class has one number, whatever its form and its container
         (["b", "a", "a", "c"], _PAIRS, "a b c", [1, 0, 0, 2]),
         (["b", "7", 7, "a"], _PAIRS, "7 a b", [2, 0, 0, 1]),
+        (["b", "a", 7, "7"], {"parts": ([0, 1, 2], [3])}, "7 a b", [2, 1, 0, 0]),
         (["3.0", 0, 1.0, "1.0"], {**_PAIRS, "kind": "index"}, "0 1 2 3", [3, 0, 1, 1]),
         ([[0, 0, 1], [0, 1, 0], [1, 0, 0]], _TWO_AND_ONE, "0 1 2", [2, 1, 0]),
         # names of numbers: the source's own, by its own numbers; what is below the first is none
@@ -99,6 +100,8 @@ _LACKS = "is not among the 3 classes"
         ([0], {"names": [{0: "a", 1: "a"}]}, "two classes are called a"),
         (["ant", "dog", "eel", "fox"], _THREE, f"class dog {_LACKS} .*, nor are 2"),
         ([0], {**_THREE, "names": [{0: "cow"}]}, f"class 0, cow, {_LACKS}"),
+        ([3], _THREE, f"class 3 {_LACKS}"),
+        (["a", "b", 1], _TWO_AND_ONE, "two ways: names in /somewhere/0.tar, numbers in /somewh"),
         ([0.5], _THREE, r"labels are of kind index, these are of kind float"),
     ],
 )
