@@ -306,3 +306,12 @@ def test_rows_of_parquet_files_have_splits_too(
     assert sum(len(listed.items) for listed in lists) == 2
     assert "is packed: 2 of 3 rows, of " in spec.notes[0]
     assert recognise(source, all_splits=True).split == ""
+
+
+def test_of_several_columns_that_may_hold_splits_the_one_called_split_counts(
+    tmp_path: Path,
+) -> None:
+    columns = {"image": [JPEG] * 2, "label": [0, 1], "set": ["train"] * 2}
+    write_parquet(tmp_path / "x.parquet", columns | {"split": ["train", "test"]})
+    with pytest.raises(ConfigError, match="by its column split, has rows of several splits"):
+        recognise(str(tmp_path / "x.parquet"))
