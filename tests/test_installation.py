@@ -154,7 +154,7 @@ def test_engine_loads_without_torch_and_decoders(base: Path) -> None:
     ("command", "library", "extra"),
     [
         ("feeder pack src dst", "PIL", "daemon"),
-        ("feeder verify dst", "turbojpeg", "daemon"),
+        ("feeder verify dst", "xxhash", "daemon"),
         ("feeder unpack dst out", "xxhash", "daemon"),
         ("feeder serve --data n=dst --bind ipc:///nowhere/socket", "psutil", "daemon"),
         ("feeder preview dst --out sheet.png", "PIL", "daemon"),
