@@ -11,7 +11,6 @@ from feeder.daemon.config import (
     COMMAND_LINE,
     DEFAULT,
     Config,
-    ServeConfig,
     format_effective,
     load_config,
 )
@@ -27,13 +26,6 @@ def file(tmp_path: Path) -> Path:
 def load(file: Path, text: str, overrides: dict[str, object] | None = None) -> Config:
     file.write_text(text)
     return load_config(file, overrides or {})
-
-
-def test_without_a_file_all_values_are_defaults() -> None:
-    config = load_config(None, {})
-    assert config.serve == ServeConfig()
-    assert (config.data, config.log_level) == ({}, "info")
-    assert set(config.provenance.values()) == {DEFAULT}
 
 
 def test_the_command_line_overrides_the_file_and_the_file_the_default(file: Path) -> None:

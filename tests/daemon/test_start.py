@@ -11,7 +11,6 @@ from feeder.daemon.start_report import (
     WIDTH,
     compose_report,
     describe_cache,
-    describe_ready,
     describe_security,
 )
 from feeder.host.placement import NodePlacement
@@ -95,14 +94,6 @@ def test_the_cache_is_shown_with_the_origin_of_its_size(
     shown = describe_cache(config(**{"cache.decoded_bytes": setting}), size_bytes)
     assert shown == f"decoded cache: {text}"
     assert len(f"feeder: {shown}") <= WIDTH
-
-
-def test_the_last_line_is_short() -> None:
-    one = node(6000, worker_pids=(1,))
-    assert describe_ready([one], ["d"]) == "ready, 1 worker serves d at tcp://127.0.0.1:6000"
-    assert describe_ready([node(6000), node(6002)], ["a", "b"]) == (
-        "ready, 4 workers serve 2 datasets at tcp://127.0.0.1:6000 and 1 more"
-    )
 
 
 # --- the plan ---------------------------------------------------------------------------------

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from feeder.errors import ResourceError
+from feeder.node.connections import Connections
 from feeder.node.endpoint import parse_endpoint
 from feeder.node.router import Router
 from feeder.wire.messages import MAX_HEADER_BYTES
@@ -235,3 +236,22 @@ def test_a_successor_that_binds_during_the_close_keeps_its_socket_file(tmp_path:
         router.close()
         assert (tmp_path / "s").is_socket()
     assert list(tmp_path.iterdir()) == []
+
+
+def test_nothing_is_accepted_while_one_too_many_is_open(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Connections, "_cut", lambda *_: None)  # as without a free descriptor
+    with contextlib.closing(Router(connections_max=1)) as router, contextlib.ExitStack() as stack:
+        (endpoint,) = router.bind([parse_endpoint(f"ipc://{tmp_path}/s")])
+        first = stack.enter_context(dial_zmtp(endpoint))
+        await_opened(router, 1)
+        stack.enter_context(dial_zmtp(endpoint))
+        await_opened(router, 2)
+        stack.enter_context(socket.socket(socket.AF_UNIX)).connect(f"{tmp_path}/s")
+        for _ in range(20):
+            router.read_monitor(time.monotonic())
+            time.sleep(0.005)
+        assert router.counters.connections_opened == 2
+        first.close()
+        await_opened(router, 3)

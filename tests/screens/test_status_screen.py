@@ -2,13 +2,12 @@
 
 import re
 
-import msgspec
 import pytest
 from rich.text import Text
 
 from feeder.diagnosis.interval import JobInterval
 from feeder.metrics.records import JobRecord
-from feeder.metrics.report import HostReport, NodeReport, ServedDatasetReport
+from feeder.metrics.report import HostReport, ServedDatasetReport
 from feeder.screens.sheet import ASCII, BLOCKS, CUT_BELOW, Glyphs, Sheet
 from feeder.screens.status_screen import CLIENTS_SHOWN, draw_status
 from feeder.screens.tables import draw_jobs
@@ -253,8 +252,3 @@ def test_control_characters_of_names_reach_no_terminal() -> None:
 def test_wide_characters_take_two_cells() -> None:
     shape = HostShape(clients=[ClientShape(name="画像" * 30)])
     assert "画像" in draw(host_report(shape), 50)
-
-
-def test_a_node_process_that_starts_alone_is_listed() -> None:
-    report = msgspec.structs.replace(no_clients(), nodes=(NodeReport(number=0, state="starting"),))
-    assert re.search(r"0 +starting", draw(report))
