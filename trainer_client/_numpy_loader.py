@@ -125,7 +125,10 @@ class ArrayStage(Stage[Batch[Array]]):
 
     def reclaim(self) -> list[int]:
         """The buffers to which no array refers any more."""
-        free = [at for at, view in self._views.items() if view is None or view() is None]
+        free: list[int] = []
+        for buffer, view in self._views.items():  # twice a batch: a comprehension is a call
+            if view is None or view() is None:
+                free.append(buffer)
         for buffer in free:
             del self._views[buffer]
         return free
