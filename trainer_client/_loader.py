@@ -116,7 +116,8 @@ class FeederLoader(Loader[Batch[torch.Tensor]]):
         self._is_default_device = device is None
         self.device = resolve_device(device)
         is_cpu = self.device.type == "cpu"
-        self.dtype = dtype or (torch.float32 if is_cpu else torch.float16)  # a CPU's are slow
+        # Halves are slow on a CPU.
+        self.dtype = dtype or (torch.float32 if is_cpu else torch.float16)
         # CUDA's matrix units want channels_last; on a CPU torch 2.14 crashes with it while it
         # trains some models, such as the Hugging Face Trainer's example.
         usual = torch.contiguous_format if is_cpu else torch.channels_last

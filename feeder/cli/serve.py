@@ -182,46 +182,17 @@ def _replace_sources(
     check_readable({f"dataset {name} at {path}": path for name, path in local.items()})
     cache = find_cache_folder(config.cache.dir, os.environ)
     sources = [name for name, text in sorted(config.data.items()) if is_source(text, cache)]
-    if sources and cache is None:
-        raise ConfigError(
-            f"data.{sources[0]} is a source, and there is no folder to keep its packed copy in "
-            "(HOME is not set): give one with --cache-dir"
-        )
-    if repack and not sources:
+    if sources:
+        if cache is None:
+            raise ConfigError(
+                f"data.{sources[0]} is a source, and there is no folder to keep its packed copy in "
+                "(HOME is not set): give one with --cache-dir"
+            )
+        config = _pack_sources(config, sources, cache, answer, repack, is_terminal)
+    elif repack:
         raise ConfigError(
             "--repack packs sources again, and only packed datasets are served: leave it out"
         )
-    if sources and cache is not None:
-        from feeder.cli.pack import format_summary
-        from feeder.pack.task_pool import choose_jobs
-        from feeder.pack_cache.resolve import SourceCache
-        from feeder.pack_cache.shared_progress import SharedProgress
-        from feeder.process.stop_signals import StopSignals
-
-        workers = config.serve.workers
-        progress = SharedProgress(sys.stderr, is_terminal=is_terminal)
-
-        def report(dataset: Path, summary: "PackSummary") -> None:
-            for line in format_summary(dataset, summary):
-                progress.note(f"feeder: {line}")
-
-        with StopSignals() as signals, answer(progress):
-            packed = SourceCache(
-                cache,
-                jobs=choose_jobs(None) if workers == "auto" else workers,
-                repack=repack,
-                progress=progress,
-                report=report,
-            )
-            try:
-                data = packed.find_datasets(config.data, sources)
-            except KeyboardInterrupt:
-                progress.note(
-                    f"feeder: stopped by {signals.name} while packing: finished shards are kept, "
-                    "the next start resumes"
-                )
-                raise SystemExit(signals.exit_status) from None
-        config = dataclasses.replace(config, data=data)
     for line in class_warnings(config.data):
         sys.stderr.write(f"feeder: {line}\n")
     return config
@@ -241,3 +212,43 @@ def find_cache_folder(given: str, environ: Mapping[str, str]) -> Path | None:
         (environ.get("HOME", ""), ".cache/feeder"),
     )
     return next((Path(top, below) for top, below in candidates if top.startswith("/")), None)
+
+
+def _pack_sources(
+    config: "Config",
+    sources: list[str],
+    cache: Path,
+    answer: "Callable[[SharedProgress], AbstractContextManager[None]]",
+    repack: bool,
+    is_terminal: bool,
+) -> "Config":
+    from feeder.cli.pack import format_summary
+    from feeder.pack.task_pool import choose_jobs
+    from feeder.pack_cache.resolve import SourceCache
+    from feeder.pack_cache.shared_progress import SharedProgress
+    from feeder.process.stop_signals import StopSignals
+
+    workers = config.serve.workers
+    progress = SharedProgress(sys.stderr, is_terminal=is_terminal)
+
+    def report(dataset: Path, summary: "PackSummary") -> None:
+        for line in format_summary(dataset, summary):
+            progress.note(f"feeder: {line}")
+
+    with StopSignals() as signals, answer(progress):
+        packed = SourceCache(
+            cache,
+            jobs=choose_jobs(None) if workers == "auto" else workers,
+            repack=repack,
+            progress=progress,
+            report=report,
+        )
+        try:
+            data = packed.find_datasets(config.data, sources)
+        except KeyboardInterrupt:
+            progress.note(
+                f"feeder: stopped by {signals.name} while packing: finished shards are kept, the "
+                "next start resumes"
+            )
+            raise SystemExit(signals.exit_status) from None
+    return dataclasses.replace(config, data=data)

@@ -39,6 +39,15 @@ from feeder.source.location.storage import SourceChangedError
 
 Message = dict[str, Any]
 
+_MESSAGE_BYTES_MAX: Final = 1 << 16
+_STALL_S: Final = 600.0  # longer than any file, or any fsync of a shard on a slow disk, takes
+_EXIT_MAX_S: Final = 10.0
+_KILLED_EXIT_MAX_S: Final = 2.0
+_JOBS_MAX: Final = 4096
+_REPORT_EVERY_S: Final = 0.25
+_KINDS: Final = (SourceChangedError, ConfigError, DatasetError, ResourceError)
+_ERRORS: Final = {kind.__name__: kind for kind in _KINDS}  # derived classes first
+
 
 class ShardTask(msgspec.Struct, frozen=True, kw_only=True):
     """A shard of a dataset to work on, its manifest entry, and the number of its first sample."""
@@ -54,16 +63,6 @@ def shard_tasks(manifest: Manifest) -> Iterator[ShardTask]:
     for number, entry in enumerate(manifest.shards):
         yield ShardTask(number=number, first_sample=first_sample, entry=entry)
         first_sample += entry.samples
-
-
-_MESSAGE_BYTES_MAX: Final = 1 << 16
-_STALL_S: Final = 600.0  # longer than any file, or any fsync of a shard on a slow disk, takes
-_EXIT_MAX_S: Final = 10.0
-_KILLED_EXIT_MAX_S: Final = 2.0
-_JOBS_MAX: Final = 4096
-_REPORT_EVERY_S: Final = 0.25
-_KINDS: Final = (SourceChangedError, ConfigError, DatasetError, ResourceError)
-_ERRORS: Final = {kind.__name__: kind for kind in _KINDS}  # derived classes first
 
 
 @dataclass(slots=True, eq=False)

@@ -146,9 +146,8 @@ def _find_files(path: Path, where: str) -> tuple[bytes, bytes | None]:
     """Return the content of the text file and, if there is one, of meta.mat."""
     if path.is_dir():
         folder = path / "data" if (path / "data" / GROUND_TRUTH).exists() else path
-        return read_whole(folder / GROUND_TRUTH, _FILE_BYTES_MAX), read_whole(
-            folder / META, _FILE_BYTES_MAX
-        )
+        text = read_whole(folder / GROUND_TRUTH, _FILE_BYTES_MAX)
+        return text, read_whole(folder / META, _FILE_BYTES_MAX)
     with open_container(path) as content:
         if is_tar(content.read(512)):
             return _find_members(path, where)

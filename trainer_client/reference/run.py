@@ -127,7 +127,7 @@ class Run:
     def run(self) -> None:
         """Train the remaining epochs."""
         info = self._describe()
-        in_rank_0(self.place, lambda: self._report("begin", info))
+        in_rank_0(self.place, lambda: self._report(lambda tracker: tracker.begin(info)))
         # Of the checkpoint, so that all ranks agree; later they vote.
         stop = Stop.TIME if self.progress.earlier_s > self._budget_s else Stop.NO
         while (ending := self._find_ending(stop)) is None:
@@ -138,14 +138,14 @@ class Run:
             saved = f"; saved to {where}" if self.store is not None else ""
             why = "SIGTERM" if ending == "stopped" else "the time budget"
             self.log(f"stopped by {why}, {self.progress} comes next{saved}")
-        self.result.outcome = self._summarise(ending)
-        self._report("end", self.result.outcome)
+        self.result.outcome = outcome = self._summarise(ending)
+        self._report(lambda tracker: tracker.end(outcome))
         where = f"; results are in {self.options.output}" if self.options.output else ""
-        self.log(f"{self.result.outcome}{where}")
+        self.log(f"{outcome}{where}")
 
-    def _report(self, event: str, content: object) -> None:
+    def _report(self, event: Callable[[Tracker], None]) -> None:
         for tracker in self.trackers:
-            getattr(tracker, event)(content)
+            event(tracker)
 
     def _find_ending(self, stop: Stop) -> Ending | None:
         """Return how the job has ended, also one that is resumed after its end."""
@@ -160,7 +160,7 @@ class Run:
     def _train_epoch(self) -> Stop:
         """Take the remaining steps of an epoch, evaluate, save; return whether to stop the job."""
         epoch = self.progress.epoch
-        self._report("begin_epoch", epoch)
+        self._report(lambda tracker: tracker.begin_epoch(epoch))
         self.trainer.model.train()
         self.loader.set_epoch(epoch)
         before, start_s = self.loader.statistics(), time.monotonic()
@@ -191,7 +191,7 @@ class Run:
         if is_complete:
             self.progress.finish_epoch(trained)
             self._note_target()
-            self._report("end_epoch", trained)
+            self._report(lambda tracker: tracker.end_epoch(trained))
             self.vote.begin()  # again, as SIGTERM may have come during the evaluation
             stop = max(stop, self.vote.end())
             self.saver.save()
@@ -237,7 +237,7 @@ class Run:
             wait_share=wait_share,
             remaining_s=steps * self.plan.global_batch / rate,
         )
-        self._report("log_step", report)
+        self._report(lambda tracker: tracker.log_step(report))
 
     def _rates(
         self, start_s: float, before: LoaderStatistics, after: LoaderStatistics
@@ -271,7 +271,7 @@ class Run:
         self.result.losses += losses.tolist()
 
     def _evaluate(self, trained: EpochResult, loader: FeederLoader) -> EpochResult:
-        self._report("begin_evaluation", trained.epoch)
+        self._report(lambda tracker: tracker.begin_evaluation(trained.epoch))
         start_s = time.monotonic()
         models, average = [self.trainer.plain_model], self.trainer.average
         if average is not None:
