@@ -14,6 +14,7 @@ from bench.cli import build_parser
         ("decode --rounds 0", "argument --rounds: 0 is not 1 or more"),
         ("decode --rounds many", "argument --rounds: 'many' is no whole number"),
         ("chaos --minutes long", "argument --minutes: 'long' is no number"),
+        ("stream --soak 0", "argument --soak: 0 is not between 0 and 100000"),
         ("stream --soak nan", "argument --soak: nan is not between 0 and 100000"),
         ("chaos --seed 1.5", "argument --seed: invalid int value: '1.5'"),
     ],

@@ -112,6 +112,8 @@ def test_other_rows(run: tuple[dict[str, Any], str], dataset: Path) -> None:
     assert rows["decoded-cache/size"]["value"] > rows["dataset/size"]["value"] * 4
     filling = rows["sample/whole"]["value"] / rows["sample/filling-cache"]["value"]
     assert rows["decoded-cache/fill"]["value"] == pytest.approx(100 * (filling - 1))
+    quality = {name.partition("-psnr")[2] for name in rows if name.startswith("quality/")}
+    assert quality in (set(), {"", "-p5", "-p25", "-p50", "-p75", "-p95"})
     for name in ("decoded-cache/filled", "crops/scaled"):
         assert rows[name]["unit"] == "%"
         assert 0 <= rows[name]["value"] <= 100
