@@ -167,9 +167,13 @@ def build_parser() -> argparse.ArgumentParser:
 def _run_with_torch(arguments: argparse.Namespace) -> Report:
     """Run a bench whose import takes seconds that no other bench needs."""
     from .micro import training_step
-    from .stream import loaders, resume
+    from .stream import loaders
 
-    runs = {"loaders": loaders.run, "training-step": training_step.run, "resume": resume.run}
+    runs = {
+        "loaders": loaders.run,
+        "resume": loaders.run_resume,
+        "training-step": training_step.run,
+    }
     return runs[arguments.bench](arguments)
 
 

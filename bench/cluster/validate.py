@@ -39,10 +39,9 @@ from feeder.plan.epoch import rank_indices
 from feeder.process.child import child_environment, die_with_parent, python_command
 from feeder.wire.messages import Hello
 
-from ..daemon import DATASET_NAME, DaemonProcess, free_port
+from ..daemon import DATASET_NAME, DaemonProcess, feeder_command, free_port
 from ..line_process import LineProcess
 from .outcomes import Dip, choose_smooth, find_dip, run_scenario, run_steady
-from .paced import CHUNK_TIME
 from .shape import SEED, Cluster, Fault, Lanes, requesting
 from .simulation import Timeline
 
@@ -75,6 +74,28 @@ _KILLED: Final = 1
 _KILL_AFTER_S: Final = 8.0
 _AFTER_KILL_S: Final = 10.0
 _WARM_UP_S: Final = 1.5  # until queues are full
+_PACED: Final = """\
+import sys
+if "feeder.worker" in sys.orig_argv:
+    import time
+    from feeder.worker.filler import ChunkFiller
+
+    def fill(filler, chunk, due_s=[0.0], fill=ChunkFiller.fill):
+        began_s = time.monotonic()
+        # A chunk that begins so soon after the last one was due was waiting for it: the wait is
+        # made up, or each chunk would take as much longer as the worker sleeps too long.
+        if began_s - due_s[0] > 0.01:
+            due_s[0] = began_s
+        due_s[0] += {chunk_s}
+        filled = fill(filler, chunk)
+        time.sleep(max(0.0, due_s[0] - time.monotonic()))
+        return filled
+
+    ChunkFiller.fill = fill
+"""
+"""The ``sitecustomize`` of a daemon whose workers have a fixed rate, so that it does not depend on
+the cores: chunks are really read, decoded and written, and then a worker waits."""
+
 _TIMEOUT_S: Final = 30.0
 _CLASSES: Final = 4
 
@@ -255,12 +276,17 @@ def _measure(
     with ExitStack() as stack:
         ports = [free_port() for _ in range(cluster.hosts)]
         endpoints = tuple(f"tcp://127.0.0.1:{port}" for port in ports)
+        folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="feeder-bench-"))
+        Path(folder, "sitecustomize.py").write_text(_PACED.format(chunk_s=cluster.chunk_s))
+        path = os.pathsep.join([folder, os.environ.get("PYTHONPATH", "")])
         daemons = []
         for endpoint in endpoints:
-            paced = (str(dataset), endpoint, cluster.cores, cluster.chunk_images)
-            command = python_command(f"{__package__}.paced", os.getpid(), *paced)
-            environ = child_environment({CHUNK_TIME: str(cluster.chunk_s)})
-            daemons.append(DaemonProcess(command, environ=environ))
+            command = feeder_command(
+                *("serve", "--data", f"{DATASET_NAME}={dataset}", "--bind", endpoint),
+                *("--workers", str(cluster.cores), "--chunk-images", str(cluster.chunk_images)),
+                *("--pin", "off"),
+            )
+            daemons.append(DaemonProcess(command, environ=child_environment({"PYTHONPATH": path})))
             stack.callback(daemons[-1].terminate)
         for daemon in daemons:
             daemon.await_ready()

@@ -69,13 +69,11 @@ class Supervisor:
         notifier: Notifier,
         log: LineStream,
         metrics: "MetricsServer | None" = None,
-        worker_module: str = "feeder.worker",
     ) -> None:
         """Check the datasets and plan the node processes; nothing is started.
 
         Everything in ``config.data`` is a dataset's folder by now. ``log`` takes the lines of the
-        start, ``metrics`` gets the host's report. ``worker_module`` is what workers run. Raises
-        FeederError if the daemon cannot work.
+        start, ``metrics`` gets the host's report. Raises FeederError if the daemon cannot work.
         """
         serve, root = config.serve, Path(config.serve.topology_root)
         files_max = raise_file_limit()
@@ -89,10 +87,7 @@ class Supervisor:
         self._usable, placements = plan_placements(config)
         fingerprints = {dataset.name: dataset.fingerprint for dataset, _ in served}
         configs = plan_nodes(config, fingerprints, placements, files_max)
-        self._nodes = [
-            NodeProcess(msgspec.structs.replace(node, worker_module=worker_module), placement)
-            for node, placement in zip(configs, placements, strict=True)
-        ]
+        self._nodes = [*map(NodeProcess, configs, placements)]
         shortage = describe_shortage(files_max, configs[0].limits)
         self._warnings = [*filter(None, [shortage]), *find_worst(root, list(folders.values()))]
         for line in self._warnings:

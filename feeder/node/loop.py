@@ -121,7 +121,6 @@ class NodeLoop:
             self._on_worker,
             record,
             None if cache is None else cache.fileno(),
-            module=config.worker_module,
         )
         stack.callback(self._pool.close)
         # By its name clients rank a process; without one, the endpoint tells two daemons apart.

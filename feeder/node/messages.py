@@ -58,8 +58,6 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True, tag=True, array_like
     callers_max: int
     log_level: str
     log_format: LogFormat
-    worker_module: str = "feeder.worker"
-    """What its workers run."""
 
 
 class Neighbours(msgspec.Struct, frozen=True, kw_only=True, tag=True, array_like=True):

@@ -82,14 +82,11 @@ class WorkerPool:
         report: Callable[[PoolEvent, float], None],
         record: NodeRecord,
         cache_fd: int | None = None,
-        *,
-        module: str = "feeder.worker",
     ) -> None:
         """Nothing runs before ``start``; events go to ``report``; counts in ``record``.
 
-        ``module`` is what each worker runs. ResourceError is raised where workers that test
-        themselves crash before the first one has come up.
-        ``cache_fd`` is the decoded cache of ``configure``; it stays the caller's to close.
+        ResourceError is raised where workers that test themselves crash before the first one has
+        come up. ``cache_fd`` is the decoded cache of ``configure``; it stays the caller's to close.
         """
         self.record = record
         self.counters = WorkerCounters()
@@ -98,7 +95,6 @@ class WorkerPool:
         self._poll_set = poll_set
         self._report = report
         self._cache_fd = cache_fd
-        self._module = module
         self._workers: dict[int, _Worker] = {}
         self._held: dict[int, subprocess.Popen[bytes]] = {}  # killed, but held by the kernel
         self._next_number = 0
@@ -204,7 +200,7 @@ class WorkerPool:
             wait_for_exit(process, max(0.0, by_s - time.monotonic()))
 
     def _spawn(self, now_s: float) -> None:
-        process, ours = start_child(self._module)
+        process, ours = start_child("feeder.worker")
         channel: Channel[NodeToWorker, WorkerToNode] = Channel(ours, WorkerToNode)
         channel.set_timeout(0)
         self._next_number += 1

@@ -46,18 +46,20 @@ def test_requests_in_flight_are_served(packed: Path, dataset: Dataset) -> None:
 
 
 def test_new_requests_are_refused_while_draining(packed: Path) -> None:
-    with serve(packed, "--lease-s", "60") as daemon, RawClient(daemon.endpoint) as client:
-        keys = [(epoch, index) for epoch in (0, 1) for index in (0, 1, 2)]
-        with client_process(daemon.endpoint, _LARGE, keys) as stuck:
-            stuck.send_signal(signal.SIGSTOP)  # keeps the drain from finishing
-            client.hello(small_recipe())
-            daemon.process.send_signal(signal.SIGTERM)
-            assert client.receive() == Draining(session=client.session)
-            client.want((0, 0))
-            answer = client.receive()
-            assert isinstance(answer, Refused)
-            assert answer.code == "draining"
-            assert client.hello(small_recipe()).code == "draining"
+    with (
+        serve(packed, "--lease-s", "60") as daemon,
+        RawClient(daemon.endpoint) as client,
+        contextlib.ExitStack() as stack,
+    ):
+        stuck_client(daemon, stack)  # keeps the drain from finishing
+        client.hello(small_recipe())
+        daemon.process.send_signal(signal.SIGTERM)
+        assert client.receive() == Draining(session=client.session)
+        client.want((0, 0))
+        answer = client.receive()
+        assert isinstance(answer, Refused)
+        assert answer.code == "draining"
+        assert client.hello(small_recipe()).code == "draining"
 
 
 def stuck_client(daemon: Daemon, stack: contextlib.ExitStack) -> None:
@@ -142,14 +144,8 @@ def test_draining_daemon_is_not_ready(packed: Path, tmp_path: Path) -> None:
 
 
 def are_asleep(node: psutil.Process, *workers: psutil.Process) -> bool:
-    """Return whether a node process and its workers, at least one, sleep at the same time.
-
-    A process that is runnable or waits for a disk is not asleep.
-    """
-
-    def switches() -> int:
-        return int(node.num_ctx_switches().voluntary)
-
-    before = switches()
-    states = [each.status() for each in (node, *workers, node)]
-    return bool(workers) and set(states) == {psutil.STATUS_SLEEPING} and switches() == before
+    """Return whether a node process and its workers, at least one, sleep at the same time."""
+    before = node.num_ctx_switches().voluntary
+    states = {each.status() for each in (node, *workers, node)}  # not runnable, nor at a disk
+    asleep = bool(workers) and states == {psutil.STATUS_SLEEPING}
+    return asleep and node.num_ctx_switches().voluntary == before

@@ -80,9 +80,7 @@ def test_client_continues_when_a_process_is_killed(scene: Scene, phase: str, vic
         process.wait()
 
     held = act_in(phase, scene, kill)
-    leave(phase, scene.service, held)
-    scene.survivor.take(EPOCH + 1)
-    scene.check_no_trace()
+    leave(phase, scene, held)
 
 
 @pytest.mark.parametrize("phase", ["start", "mid-batch"])
@@ -94,19 +92,16 @@ def test_client_continues_when_each_process_was_stopped_in_turn(scene: Scene, ph
             process.resume()
 
     held = act_in(phase, scene, stop_each)
-    leave(phase, scene.service, held)
-    scene.survivor.take(EPOCH + 1)
-    scene.check_no_trace()
+    leave(phase, scene, held)
 
 
 @pytest.mark.parametrize("phase", ["mid-batch", "slot lent"])
 def test_stopped_client_continues_with_the_same_bytes(scene: Scene, phase: str) -> None:
     held = enter(phase, scene.service, scene.survivor)
     scene.survivor.client.stop()
-    leave(phase, scene.service, held)
+    resume_feeder(phase, scene.service, held)
     scene.survivor.client.process.resume()
-    scene.survivor.take(EPOCH + 1)
-    scene.check_no_trace()
+    leave(phase, scene)
 
 
 @pytest.mark.parametrize("phase", ["slot lent", "drain"])
@@ -117,9 +112,7 @@ def test_killed_client_leaves_no_trace(scene: Scene, phase: str) -> None:
         trainee = Trainee(client, scene.survivor.undisturbed)
         trainee.take(1)
         held = enter(phase, scene.service, trainee)
-    leave(phase, scene.service, held)
-    scene.survivor.take(EPOCH + 1)
-    scene.check_no_trace()
+    leave(phase, scene, held)
 
 
 def test_client_killed_while_it_starts_affects_no_other(scene: Scene) -> None:
@@ -143,7 +136,7 @@ def act_in(phase: str, scene: Scene, act: Callable[[], None]) -> psutil.Process 
         except (IndexError, psutil.NoSuchProcess):
             if phase != "drain":
                 raise
-            leave(phase, scene.service, held)
+            resume_feeder(phase, scene.service, held)
             scene.survivor.take(EPOCH + 1)
         else:
             return held
@@ -185,7 +178,14 @@ def find(victim: str, service: Service) -> psutil.Process:
     return service.daemon.node if victim == "node process" else service.daemon.workers()[0]
 
 
-def leave(phase: str, service: Service, held: psutil.Process | None) -> None:
+def leave(phase: str, scene: Scene, held: psutil.Process | None = None) -> None:
+    """Have the feeder serve again and the survivor take more; nothing else remains."""
+    resume_feeder(phase, scene.service, held)
+    scene.survivor.take(EPOCH + 1)
+    scene.check_no_trace()
+
+
+def resume_feeder(phase: str, service: Service, held: psutil.Process | None) -> None:
     """Resume the stopped worker, if it is alive, and make the feeder serve again."""
     if held is not None:
         with contextlib.suppress(psutil.NoSuchProcess):

@@ -101,9 +101,9 @@ def test_a_fault_changes_the_throughput_by_a_host(kind: FaultKind, hosts_after: 
     assert dip.recovery_s is not None
     assert dip.recovery_s < 6.0 or kind == "freeze"
     assert dip.depth < 0.5 or kind == "freeze"
-    if kind == "freeze":
-        assert dip.hedged > 0, "its batches were requested from others"
-        assert dip.depth > 1 / 3, "it was missed more than a killed one"
+    # Of a killed host, what was in flight is requested from others; a frozen one is missed longer.
+    assert (dip.hedged > CLUSTER.ranks * CLUSTER.window) == (kind == "freeze")
+    assert kind != "freeze" or dip.depth > 1 / 3
 
 
 def test_one_host_owns_all_lanes_and_is_cold_only_where_its_cache_ends() -> None:
