@@ -34,7 +34,7 @@ from trainer_client.reference.options import SMOKE, BatchPlan, TrainingOptions
 from trainer_client.reference.own_feeder import serve_in_rank_0
 from trainer_client.reference.place import Place, in_rank_0, join
 from trainer_client.reference.recipes.recipe import TrainingRecipe
-from trainer_client.reference.tracking.files import SUMMARY_FILE, MergedRows
+from trainer_client.reference.tracking.files import SUMMARY_FILE, merge_row
 from trainer_client.reference.trainer import make_autocast
 
 RESULTS: Final = "evaluations.csv"
@@ -63,16 +63,15 @@ class Evaluation:
         return line if self.ema_top1 is None else f"{line}, averaged {self.ema_top1:.2%}"
 
 
+@dataclass(slots=True)
 class Evaluator:
     """Evaluates checkpoints of one job, one after the other, with one loader."""
 
-    def __init__(self, options: TrainingOptions, place: Place, stack: contextlib.ExitStack) -> None:
-        """``options`` name the feeder; what they lack comes from the first checkpoint."""
-        self._options = options
-        self._place = place
-        self._stack = stack
-        self._loader: FeederLoader | None = None
-        self._classes: list[str] = []
+    _options: TrainingOptions  # what they lack comes from the first checkpoint
+    _place: Place
+    _stack: contextlib.ExitStack
+    _loader: FeederLoader | None = None
+    _classes: Sequence[str] = ()
 
     def evaluate(self, path: Path, content: Mapping[str, Any]) -> Evaluation:
         """Return a checkpoint's accuracy; every rank must call this.
@@ -169,16 +168,13 @@ def run_evaluation(
         place = join(options.device, stack)
         log = report if place.rank == 0 else lambda line: None
         evaluator = Evaluator(options, place, stack)
-        rows = None
-        if results is not None and place.rank == 0:
-            rows = MergedRows(results, "steps")
         for path in _follow(named, place) if is_following else _find_checkpoints(named, place)[0]:
             content, problem = _load(path, place)
             if content is not None:
                 done.append(evaluator.evaluate(path, content))
                 log(str(done[-1]))
-                if rows is not None:
-                    rows.add(asdict(done[-1]))
+                if results is not None and place.rank == 0:
+                    merge_row(results, "steps", asdict(done[-1]))
             elif path in named:
                 raise ConfigError(problem)
             elif not path.exists():

@@ -53,23 +53,21 @@ class TrainingResult:
     outcome: Outcome | None = None
 
 
+@dataclass
 class Run:
     """One process of a job, from its first step here to its last."""
 
-    def __init__(
-        self,
-        options: TrainingOptions,
-        plan: BatchPlan,
-        place: Place,
-        loader: FeederLoader,
-        val_loader: FeederLoader | None,
-        store: Store | None,
-        log: Report,
-        on_batch: OnBatch | None,
-    ) -> None:
-        self.options, self.plan, self.place = options, plan, place
-        self.loader, self.val_loader, self.store = loader, val_loader, store
-        self.log = log
+    options: TrainingOptions
+    plan: BatchPlan
+    place: Place
+    loader: FeederLoader
+    val_loader: FeederLoader | None
+    store: Store | None
+    log: Report
+    on_batch: OnBatch | None
+
+    def __post_init__(self) -> None:
+        options, plan, place, loader = self.options, self.plan, self.place, self.loader
         self.result = TrainingResult(
             options=options,
             device=str(place.device),
@@ -78,7 +76,6 @@ class Run:
             classes=len(loader.classes),
             samples=loader.samples,
         )
-        self.on_batch = None if on_batch is None else lambda batch: on_batch(batch, loader)
         self.steps_per_epoch = len(loader) // plan.accumulation
         if not self.steps_per_epoch:
             raise ConfigError(
@@ -93,7 +90,7 @@ class Run:
             steps_per_epoch=self.steps_per_epoch,
             init=None if options.init is None else Path(options.init),
         )
-        self.saver = Saver(options, self.trainer, loader, store, place)
+        self.saver = Saver(options, self.trainer, loader, self.store, place)
         self.progress = self.saver.progress
         self.vote = StopVote(place.group)
         self.trackers: list[Tracker] = []
@@ -206,7 +203,7 @@ class Run:
                 self.vote.request(Stop.TIME)
             self.vote.begin()  # while the step is computed
             parts = itertools.islice(batches, self.plan.accumulation)
-            self._pending.append(self.trainer.step(parts, self.on_batch))
+            self._pending.append(self.trainer.step(map(self._note, parts)))
             self.progress.step = step
             now_s = time.monotonic()
             if self.trackers and (step % log_every == 0 or now_s - logged_s > LOG_EVERY_S):
@@ -221,6 +218,11 @@ class Run:
             if stop:
                 return stop
         return Stop.NO
+
+    def _note(self, batch: Batch[torch.Tensor]) -> Batch[torch.Tensor]:
+        if self.on_batch is not None:
+            self.on_batch(batch, self.loader)
+        return batch
 
     def _report_step(self, start_s: float, before: LoaderStatistics) -> None:
         loss = self._pending[-1].item()  # waits for the device

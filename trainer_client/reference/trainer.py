@@ -12,7 +12,7 @@ Losses stay on the device until an epoch ends or a line is due: reading one wait
 import contextlib
 import math
 import shlex
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -128,11 +128,7 @@ class Trainer:
             for buffer, value in zip(self.plain_model.buffers(), buffers, strict=True):
                 buffer.copy_(value)
 
-    def step(
-        self,
-        batches: Iterable[Batch[torch.Tensor]],
-        on_batch: Callable[[Batch[torch.Tensor]], None] | None = None,
-    ) -> torch.Tensor:
+    def step(self, batches: Iterable[Batch[torch.Tensor]]) -> torch.Tensor:
         """Train on the micro-batches of one step; return this rank's loss, on the device."""
         factor = lr_factor(self.recipe, self.lr, self._steps_per_epoch, self.steps_done)
         for group in self.optimiser.param_groups:
@@ -140,8 +136,6 @@ class Trainer:
         parts = self.plan.accumulation
         losses = []
         for number, batch in enumerate(batches, 1):
-            if on_batch is not None:
-                on_batch(batch)
             context: contextlib.AbstractContextManager[None] = contextlib.nullcontext()
             if number < parts and isinstance(self.model, DistributedDataParallel):
                 context = self.model.no_sync()  # gradients are reduced with the last part's

@@ -14,6 +14,7 @@ import torch
 from feeder.errors import ConfigError, ResourceError
 from tests.support.hanging_fs import small_disk
 from tests.support.sources import REPOSITORY
+from tests.trainer_client.reference.tracking.reports import make_result
 from trainer_client.reference.checkpoints import (
     CheckpointFile,
     CheckpointFolder,
@@ -26,41 +27,25 @@ from trainer_client.reference.saver import Progress
 
 
 def make_epoch(epoch: int, correct: int | None) -> EpochResult:
-    return EpochResult(
-        **{"epoch": epoch, "steps": 5, "images": 80, "seconds": 1.0, "images_per_s": 80.0},
-        **{"wait_share": 0.0, "loss": 1.0, "lr": 0.1},
-        val_images=100 if correct is not None else None,
-        val_correct=correct,
-    )
+    total = None if correct is None else 100
+    return make_result(epoch, val_images=total, val_correct=correct)
+
+
+def save(store: CheckpointFile | CheckpointFolder, progress: Progress) -> None:
+    content = {"epoch": progress.epoch, "step": progress.step}
+    store.save(content, progress.epoch, progress.step, is_best=progress.is_best)
 
 
 def save_epochs(folder: CheckpointFolder, *correct: int | None) -> Progress:
     progress = Progress()
     for epoch, count in enumerate(correct):
         progress.finish_epoch(make_epoch(epoch, count))
-        save(folder, progress, epochs=epoch + 1)
+        save(folder, progress)
     return progress
-
-
-def save(store: CheckpointFile | CheckpointFolder, progress: Progress, **content: object) -> None:
-    store.save(content, progress.epoch, progress.step, is_best=progress.is_best)
-
-
-def fail(line: str) -> None:
-    raise AssertionError(line)
 
 
 def names(path: Path) -> list[str]:
     return sorted(each.name for each in path.iterdir())
-
-
-def test_a_folder_keeps_the_latest_and_the_best(tmp_path: Path) -> None:
-    folder = CheckpointFolder(tmp_path / "run" / "checkpoints", keep=2)
-    with folder.hold(fail):
-        save_epochs(folder, 40, 70, 60, 50, 65)
-    assert names(folder.folder) == ["best.pt", "epoch-0004.pt", "epoch-0005.pt", "lock"]
-    assert load_checkpoint(folder.folder / "best.pt")["epochs"] == 2
-    assert folder.newest() == folder.folder / "epoch-0005.pt"
 
 
 @pytest.mark.parametrize(
@@ -68,16 +53,20 @@ def test_a_folder_keeps_the_latest_and_the_best(tmp_path: Path) -> None:
     [
         ([None, None], None),
         ([50, 50, None, 50], 1),  # of equal ones the first
-        ([40, 90, 60], 2),
+        ([40, 70, 60, 50, 65], 2),
         ([0, 0], 1),
     ],
 )
-def test_the_best_is_the_first_of_the_most_accurate(
+def test_a_folder_keeps_the_latest_and_the_first_of_the_most_accurate(
     tmp_path: Path, correct: list[int | None], best: int | None
 ) -> None:
-    save_epochs(CheckpointFolder(tmp_path, keep=1), *correct)
-    assert (tmp_path / "best.pt").exists() == (best is not None)
-    assert best is None or load_checkpoint(tmp_path / "best.pt")["epochs"] == best
+    folder = CheckpointFolder(tmp_path / "run" / "checkpoints", keep=2)
+    with folder.hold(print):
+        save_epochs(folder, *correct)
+    latest = [f"epoch-{epoch:04d}.pt" for epoch in (len(correct) - 1, len(correct))]
+    assert names(folder.folder) == [*(["best.pt"] if best else []), *latest, "lock"]
+    assert best is None or load_checkpoint(folder.folder / "best.pt")["epoch"] == best
+    assert folder.newest() == folder.folder / latest[1]
 
 
 def test_steps_replace_each_other_and_the_next_epoch_replaces_them(tmp_path: Path) -> None:
@@ -85,7 +74,7 @@ def test_steps_replace_each_other_and_the_next_epoch_replaces_them(tmp_path: Pat
     progress = save_epochs(folder, 40)
     for step in (2, 4):
         progress.step = step
-        save(folder, progress, step=step)
+        save(folder, progress)
     assert names(tmp_path) == ["best.pt", "epoch-0001-step-000004.pt", "epoch-0001.pt"]
     assert folder.newest() == tmp_path / "epoch-0001-step-000004.pt"
     progress.finish_epoch(make_epoch(1, 30))
@@ -101,7 +90,7 @@ def test_a_damaged_checkpoint_offers_the_one_before(tmp_path: Path) -> None:
     with pytest.raises(ConfigError) as caught:
         load_for_resume(newest)
     assert f"resume from the one before it with --resume {previous}" in str(caught.value)
-    assert load_for_resume(previous)["epochs"] == 1
+    assert load_for_resume(previous)["epoch"] == 1
     previous.write_bytes(b"")
     with pytest.raises(ConfigError, match="name another one"):
         load_for_resume(previous)
@@ -111,7 +100,7 @@ def test_a_file_keeps_the_one_before_and_offers_it(tmp_path: Path) -> None:
     store = CheckpointFile(tmp_path / "job.pt")
     assert store.newest() is None
     for epoch in (1, 2, 3):
-        save(store, Progress(), epoch=epoch)
+        save(store, Progress(epoch=epoch))
     assert names(tmp_path) == ["job.pt", "job.pt.previous"]
     assert load_checkpoint(tmp_path / "job.pt.previous")["epoch"] == 2
     store.path.write_bytes(store.path.read_bytes()[:-50])
@@ -162,7 +151,7 @@ def test_one_job_at_a_time_saves_to_a_folder_or_file_until_it_dies(tmp_path: Pat
         assert process.stdout is not None
         assert process.stdout.readline() == "held\n"
         (folder.folder / "epoch-0001.pt.unfinished").touch()  # which that job is writing
-        with pytest.raises(ConfigError) as caught, folder.hold(fail):
+        with pytest.raises(ConfigError) as caught, folder.hold(print):
             pass
         process.kill()
     assert str(caught.value) == (
@@ -170,11 +159,11 @@ def test_one_job_at_a_time_saves_to_a_folder_or_file_until_it_dies(tmp_path: Pat
         f"{socket.gethostname()}. End that one, or name another folder or file for this one"
     )
     assert names(folder.folder) == ["epoch-0001.pt.unfinished", "lock"]
-    with folder.hold(fail):
+    with folder.hold(print):
         assert names(folder.folder) == ["lock"]
     file = CheckpointFile(tmp_path / "job.pt")
-    with file.hold(fail), pytest.raises(ConfigError, match=r"saves to .*job\.pt: process "):
-        file.hold(fail).__enter__()
+    with file.hold(print), pytest.raises(ConfigError, match=r"saves to .*job\.pt: process "):
+        file.hold(print).__enter__()
 
 
 def test_a_full_disk_is_named_with_what_the_checkpoint_needs(tmp_path: Path) -> None:

@@ -30,7 +30,6 @@ from trainer_client.reference.checkpoints import CheckpointFolder, load_checkpoi
 from trainer_client.reference.efficientnet import EfficientNet, Stage
 from trainer_client.reference.recipes.recipe_file import EffectiveRecipe
 from trainer_client.reference.resnet import resnet_small
-from trainer_client.reference.results import EpochResult, Outcome, RunInfo, StepReport
 from trainer_client.reference.tracking.tracker import Tracker
 from trainer_client.train import TrainingResult, main, train
 
@@ -171,50 +170,25 @@ def test_dropout_continues_with_the_same_random_numbers(
     assert rest.losses == whole.losses[2:]
 
 
-class Recorder(Tracker):
-    """Notes its calls."""
-
-    def __init__(self) -> None:
-        self.calls: list[str] = []
-        self.reports: list[StepReport] = []
-        self.run: RunInfo | None = None
-
-    def begin(self, run: RunInfo) -> None:
-        self.run = run
-        self.calls.append("begin")
-
-    def begin_epoch(self, epoch: int) -> None:
-        self.calls.append(f"epoch {epoch}")
-
-    def log_step(self, report: StepReport) -> None:
-        self.reports.append(report)
-
-    def begin_evaluation(self, epoch: int) -> None:
-        self.calls.append("evaluation")
-
-    def end_epoch(self, result: EpochResult) -> None:
-        self.calls.append("result")
-
-    def end(self, outcome: Outcome) -> None:
-        self.calls.append(outcome.ending)
-
-    def close(self) -> None:
-        self.calls.append("close")
-
-
 def test_trackers_follow_a_run(node: FakeNode) -> None:
-    recorder = Recorder()
+    calls: list[tuple[str, Any]] = []
+
+    class Recorder(Tracker):
+        def __getattribute__(self, name: str) -> Any:
+            return lambda content=None: calls.append((name, content))
+
     options = make_options(node, val_dataset="val", epochs=3, eval_every_epochs=2)
-    train(options, report=lambda line: None, trackers=[recorder])
-    assert recorder.calls == [
-        *("begin", "epoch 0", "result", "epoch 1", "evaluation", "result"),
-        *("epoch 2", "evaluation", "result", "finished", "close"),
+    train(options, report=lambda line: None, trackers=[Recorder()])
+    assert [name for name, _ in calls if name != "log_step"] == [
+        *("begin", "begin_epoch", "end_epoch", "begin_epoch", "begin_evaluation", "end_epoch"),
+        *("begin_epoch", "begin_evaluation", "end_epoch", "end", "close"),
     ]
-    assert [report.global_step for report in recorder.reports] == [*range(1, 19)]
-    assert recorder.reports[-1].remaining_s == 0
-    assert recorder.run is not None
-    assert recorder.run.val_samples == SAMPLES
-    assert recorder.run.recipe["lr"] == pytest.approx(0.1 * 16 / 256)
+    reports = [content for name, content in calls if name == "log_step"]
+    assert [report.global_step for report in reports] == [*range(1, 19)]
+    assert reports[-1].remaining_s == 0
+    begun = calls[0][1]
+    assert begun.val_samples == SAMPLES
+    assert begun.recipe["lr"] == pytest.approx(0.1 * 16 / 256)
 
 
 def test_the_target_accuracy_ends_the_run_also_after_a_resume(

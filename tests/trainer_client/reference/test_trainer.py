@@ -1,6 +1,7 @@
 """A step: micro-batches, precision, half-precision weights, clipping, and the recipe's parts."""
 
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import pytest
@@ -91,31 +92,18 @@ def test_accumulation_equals_the_large_batch_without_batch_norm(
 
 
 def test_accumulation_with_batch_norm_has_the_statistics_of_each_micro_batch() -> None:
-    """Equal to ghost batches of the micro-batch's size: the mean of their losses and gradients."""
-    trainer, single = make_trainer(4), make_trainer()
+    """Equal to ghost batches of the micro-batch's size, with the recipe's label smoothing."""
+    trainer, single = (make_trainer(parts, label_smoothing=0.3) for parts in (4, 1))
     batch = make_batches(1)[0]
     loss = trainer.step(split(batch, 4, 0)).item()
-    model = single.plain_model
+    model, smoothed = single.plain_model, partial(nn.functional.cross_entropy, label_smoothing=0.3)
     model.zero_grad()
-    ghosts = [single.loss(model(images), labels) for images, labels in split(batch, 4, 0)]
-    expected = torch.stack(ghosts).mean()
+    expected = torch.stack([smoothed(model(x), y) for x, y in split(batch, 4, 0)]).mean()
     expected.backward()
     single.optimiser.step()
     assert loss == pytest.approx(expected.item(), rel=1e-5)
     assert torch.allclose(weights_of(trainer), weights_of(single), atol=1e-6)
     assert loss != pytest.approx(make_trainer().step(split(batch, 1, 0)).item(), rel=1e-4)
-
-
-def test_the_loss_has_the_recipes_label_smoothing(plain: None) -> None:
-    trainer = make_trainer(label_smoothing=0.3)
-    images, labels = make_batches(1)[0]
-    logits = trainer.plain_model(images).detach()
-    smoothed, plainly = (
-        nn.functional.cross_entropy(logits, labels, label_smoothing=share).item()
-        for share in (0.3, 0.0)
-    )
-    assert trainer.step(split((images, labels), 1, 0)).item() == pytest.approx(smoothed)
-    assert smoothed != pytest.approx(plainly, rel=1e-3)
 
 
 def test_the_gradient_is_clipped_as_a_whole(plain: None) -> None:
@@ -205,3 +193,14 @@ def test_each_shipped_recipe_trains_by_its_schedule(name: str) -> None:
     assert all(torch.isfinite(torch.tensor(losses)))
     lr = peak_lr(small, 16)
     assert trainer.current_lr() == lr * lr_factor(small, lr, 10, 1)
+
+
+def test_the_average_of_a_recomputed_model_has_its_own_weights() -> None:
+    trainer = make_trainer(recompute=("layer?.*",), ema_decay=0.9)
+    train(trainer)
+    assert trainer.average is not None
+    images, state = make_batches(1)[0][0], trainer.average.model.state_dict()
+    found = trainer.average.model(images)
+    assert not torch.allclose(found, trainer.plain_model.eval()(images))
+    trainer.plain_model.load_state_dict(state)
+    assert torch.equal(found, trainer.plain_model(images))

@@ -144,37 +144,24 @@ def _is_whole(row: Sequence[str]) -> bool:
         return False
 
 
-class MergedRows:
-    """A CSV file to which rows are added over several processes, each row once by its key.
+def merge_row(path: Path, key: str, row: Mapping[str, object]) -> None:
+    """Add a row to a CSV file, in place of one with the same value in the column ``key``.
 
-    Rows are in the order of their keys; the file is replaced with each new one.
+    Rows are in the order of their keys, integers; the file is replaced. ResourceError where it
+    cannot be read, as it is no regular file, or be written.
     """
-
-    def __init__(self, path: Path, key: str) -> None:
-        """Take over the rows of ``path``, if it is a table with the column ``key``, of integers.
-
-        ResourceError where it is no regular file, which could not be read again.
-        """
-        self._path = path
-        self._key = key
-        self._rows: dict[int, Mapping[str, object]] = {}
-        with self._explain_errors():
-            if path.exists():
-                with io.TextIOWrapper(
-                    open_regular_file(path), encoding="utf-8", errors="replace", newline=""
-                ) as file:
-                    rows = [row for row in csv.DictReader(file) if (row.get(key) or "").isdecimal()]
-                self._rows = {int(row[key]): row for row in rows}
-
-    def add(self, row: Mapping[str, object]) -> None:
-        """Add a row, in place of one with the same key; ResourceError when writing fails."""
-        self._rows[int(str(row[self._key]))] = row
-        rows = [[each.get(name) for name in row] for _, each in sorted(self._rows.items())]
-        with self._explain_errors():
-            write_output(self._path, _to_csv(row, rows))
-
-    def _explain_errors(self) -> AbstractContextManager[None]:
-        return explain_write_errors(str(self._path), "make room or name another --csv file")
+    rows: dict[int, Mapping[str, object]] = {}
+    with explain_write_errors(str(path), "make room or name another --csv file"):
+        if path.exists():
+            content = open_regular_file(path)
+            with io.TextIOWrapper(content, encoding="utf-8", errors="replace", newline="") as file:
+                before = [
+                    each for each in csv.DictReader(file) if (each.get(key) or "").isdecimal()
+                ]
+            rows = {int(each[key]): each for each in before}
+        rows[int(str(row[key]))] = row
+        values = [[each.get(name) for name in row] for _, each in sorted(rows.items())]
+        write_output(path, _to_csv(row, values))
 
 
 def _to_csv(columns: Iterable[str], rows: Iterable[Iterable[object]]) -> bytes:

@@ -45,6 +45,13 @@ def test_what_is_wrong_is_one_line(changes: dict[str, object], message: str) -> 
     assert "\n" not in str(caught.value)
 
 
+def test_whole_numbers_may_be_written_with_a_point() -> None:
+    assert TrainingRecipe().changed({"epochs": 9.0, "lr": 1}) == TrainingRecipe(epochs=9, lr=1.0)
+    for value in (True, 9.5, "9", 2**63):
+        with pytest.raises(ConfigError, match="epochs must be a whole number, 0 or more, got "):
+            TrainingRecipe().changed({"epochs": value})
+
+
 def test_durations_have_units() -> None:
     texts = {"90s": 90.0, "5m": 300.0, "1.5h": 5400.0, "1d": 86400, "7": 7.0}
     assert {text: parse_duration(text) for text in texts} == texts

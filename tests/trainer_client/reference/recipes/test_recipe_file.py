@@ -70,8 +70,6 @@ def test_a_recipe_that_does_not_exist_lists_those_that_do(name: str) -> None:
 @pytest.mark.parametrize(
     ("key", "text", "value"),
     [
-        ("lr", "0.5", 0.5),
-        ("epochs", "9", 9),
         ("nesterov", "true", True),
         ("model", "timm:resnet18", "timm:resnet18"),
         ("recompute", '["layer1.*", "layer2.*"]', ["layer1.*", "layer2.*"]),

@@ -30,13 +30,9 @@ class Terminal:
     def __init__(self, columns: int = 80, encoding: str = "utf-8") -> None:
         self._ours, theirs = pty.openpty()
         self.stream = os.fdopen(theirs, "w", encoding=encoding)
-        self._screen: Any = pyte.Screen(columns, 6)
-        self._emulator: Any = pyte.ByteStream(self._screen)
+        self.screen: Any = pyte.Screen(columns, 6)
+        self._emulator: Any = pyte.ByteStream(self.screen)
         self.written = b""
-        self.resize(columns)
-
-    def resize(self, columns: int) -> None:
-        self._screen.resize(6, columns)
         fcntl.ioctl(self.stream, termios.TIOCSWINSZ, struct.pack("HHHH", 6, columns, 0, 0))
 
     def lines(self) -> list[str]:
@@ -46,11 +42,7 @@ class Terminal:
             self.written += (data := os.read(self._ours, 65_536))
             self._emulator.feed(data)
         self.written = self.written.replace(b"\0", b"")
-        return [line.rstrip() for line in self._screen.display if line.strip()]
-
-    def column(self) -> int:
-        """Return the column of the cursor, after ``lines``."""
-        return int(self._screen.cursor.x)
+        return [line.rstrip() for line in self.screen.display if line.strip()]
 
     def close(self) -> None:
         self.stream.close()
@@ -64,13 +56,8 @@ def terminal() -> Iterator[Terminal]:
     made.close()
 
 
-def seconds(step_s: float = 1.0) -> Any:
-    """Return a clock that advances with each reading."""
-    return itertools.count(0, step_s).__next__
-
-
-def begin(stream: Any, step_s: float = 1.0) -> LiveLine:
-    line = LiveLine(stream, clock=seconds(step_s))
+def begin(stream: Any) -> LiveLine:
+    line = LiveLine(stream, clock=itertools.count().__next__)  # a second for each reading
     line.begin(make_run(epochs=90, steps_per_epoch=391))
     return line
 
@@ -104,7 +91,7 @@ def test_the_line_is_never_wider_than_the_terminal(columns: int) -> None:
         line.log_step(step(number))
     shown = terminal.lines()
     assert len(shown) <= 1
-    assert terminal.column() <= columns - 1
+    assert terminal.screen.cursor.x <= columns - 1
     assert (shown == [WHOLE.replace("120/", "391/")]) == (columns > len(WHOLE))
     line.close()
     assert terminal.lines() == []
@@ -139,7 +126,7 @@ def test_what_follows_it_is_on_a_line_of_its_own(terminal: Terminal, ending: str
 
 def test_a_log_file_gets_a_line_each_half_minute() -> None:
     stream = io.StringIO()
-    line = begin(stream, step_s=1.0)
+    line = begin(stream)
     for number in range(1, 92):
         line.log_step(step(number))
     line.begin_evaluation(3)
