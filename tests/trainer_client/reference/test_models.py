@@ -151,6 +151,28 @@ def test_weights_load_from_a_file(
 
 
 @pytest.mark.parametrize(
+    ("name", "weight", "there"),
+    [
+        (
+            "fc.weight",
+            torch.ones(7, 128),
+            "shape (7, 128) in the file, shape (3, 128) in",
+        ),
+        ("fc.bias", None, "nothing in the file, shape (3,) in the model"),
+        ("extra", torch.ones(2), "shape (2,) in the file, nothing in the model"),
+    ],
+)
+def test_weights_of_another_model_are_refused_by_the_first_that_differs(
+    tmp_path: Path, small: nn.Module, name: str, weight: torch.Tensor | None, there: str
+) -> None:
+    state = small.state_dict()
+    state.pop(name, None)
+    state |= {} if weight is None else {name: weight}
+    line = error_of(small, save(tmp_path / "w.pt", state))
+    assert line.startswith(f"does not fit the model: {name} has {there}")
+
+
+@pytest.mark.parametrize(
     "content",
     [[1, 2], {"state_dict": {}}, {"weight": 3}, {1: torch.ones(1)}],
     ids=["list", "empty", "no tensor", "no name"],

@@ -97,6 +97,7 @@ def make_plan(*, total: int = 0, parts: int = 0, size: int = 0, ranks: int = 1) 
         ({"size": 64, "ranks": 2, "parts": 4}, (512, 64, 4)),
         ({"total": 1024, "ranks": 8}, (1024, 128, 1)),
         ({"total": 1024, "parts": 4}, (1024, 256, 4)),
+        ({"total": 1024, "size": 128, "ranks": 2}, (1024, 128, 4)),
         (
             {"total": 32, "parts": 3},
             "a global batch of 32 is not 1 rank x accumulation 3 x batch_size 10: set two of",

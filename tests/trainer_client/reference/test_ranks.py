@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from feeder.errors import PeerError
+from feeder.errors import ConfigError, PeerError
 from feeder.wire.messages import Hello, Request
 from tests.support.daemon import DEADLINE_S, wait_until
 from tests.support.fake_node import FakeNode
@@ -263,3 +263,16 @@ def test_ranks_that_read_different_checkpoints_are_an_error(node: FakeNode, tmp_
     outputs = [(tmp_path / f"output-{rank}").read_text() for rank in range(2)]
     text = "another rank has another: all ranks must read the same checkpoint, from a shared disk"
     assert any(text in each for each in outputs), outputs
+
+
+def test_what_fails_in_rank_0_alone_ends_all_ranks(node: FakeNode, tmp_path: Path) -> None:
+    nowhere = tmp_path / "nowhere" / "job.pt"
+    arguments = [(main, command_line(node, "--checkpoint", str(nowhere)))] * 2
+    with running_ranks(exit_with, arguments, tmp_path) as processes:
+        for process in processes:
+            process.join(2 * DEADLINE_S)
+        statuses = [process.exitcode for process in processes]
+    assert statuses == [ConfigError.exit_status, PeerError.exit_status]
+    line = f"checkpoint must name a file in an existing folder, got {nowhere}"
+    assert line in (tmp_path / "output-0").read_text()
+    assert f"rank 0 cannot go on: {line}" in (tmp_path / "output-1").read_text()
