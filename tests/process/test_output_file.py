@@ -26,7 +26,7 @@ from feeder.survey.page import write_survey
 from tests.support.sources import call_feeder, error_line
 from trainer_client.reference.checkpoints import save_checkpoint
 from trainer_client.reference.command import write_json
-from trainer_client.reference.tracking.files import MergedRows
+from trainer_client.reference.tracking.files import merge_row
 from trainer_client.reference.tracking.files import replace_file as replace_in_run
 
 DATA = b"x" * 100_000
@@ -37,7 +37,7 @@ def draw(path: Path) -> None:
 
 
 def add_row(path: Path) -> None:
-    MergedRows(path, "steps").add({"steps": 1})
+    merge_row(path, "steps", {"steps": 1})
 
 
 def replace(path: Path) -> None:
