@@ -131,12 +131,11 @@ ROOMS: Mapping[str, Row] = {
     ),
     "node": row(f"{DECODING} security session worker", "numpy msgspec zmq"),
     "monitoring": row("errors metrics process diagnosis", "prometheus_client"),
-    "doctor.findings": row("", "", pure=True),
-    "doctor": row("errors installation process host jpeg security sample doctor.findings", "zmq"),
+    "doctor": row("errors installation process host jpeg security sample", "zmq"),
     "daemon": row(f"{DECODING} session worker node diagnosis monitoring doctor", "msgspec"),
     "cli": row(
         f"{DECODING} security client client.core source survey pack pack_cache repack diagnosis "
-        "doctor doctor.findings daemon screens cluster",
+        "doctor daemon screens cluster",
         "msgspec numpy zmq PIL",
     ),
     "cluster.policy": row("process", "", pure=True),

@@ -45,10 +45,10 @@ def run(arguments: argparse.Namespace) -> int:
     """Print the report; ConfigError if an argument names nothing."""
     import shutil
 
-    from feeder.doctor.findings.table import Severity, find_all
+    from feeder.doctor.findings import find_all
     from feeder.doctor.kernel_files import KernelFiles
+    from feeder.doctor.mounts import check_datasets
     from feeder.doctor.read_machine import read_machine
-    from feeder.doctor.read_mounts import check_datasets
     from feeder.doctor.report import format_json, format_report
 
     process = "self" if arguments.pid is None else str(arguments.pid)
@@ -61,7 +61,7 @@ def run(arguments: argparse.Namespace) -> int:
         print(format_json(machine, findings))
     else:
         print(format_report(machine, findings, shutil.get_terminal_size().columns))
-    return _FOUND if any(finding.severity > Severity.NOTE for finding in findings) else 0
+    return _FOUND if any(finding.severity != "note" for finding in findings) else 0
 
 
 def _check_arguments(root: Path, process: str) -> None:

@@ -2,14 +2,15 @@
 
 import os
 import re
+from collections.abc import Iterator
 from pathlib import Path
 
 from feeder.errors import FeederError
+from feeder.host.kernel_files import cgroup_folders
 from feeder.host.topology import parse_cpulist
 from feeder.process.regular_file import read_regular
 
-_BYTES_MAX = 1 << 20
-_NUMBER = re.compile(r"-?[0-9]{1,18}")
+_BYTES_MAX = 16 << 20
 
 
 class KernelFiles:
@@ -18,9 +19,10 @@ class KernelFiles:
     def __init__(self, root: Path, process: str = "self") -> None:
         self.root = root
         self.process = process
-        self.is_own = process == "self" and root == Path("/")
         self.process_root = root if process == "self" else root / "proc" / process / "root"
         """The folder that the process sees as "/"."""
+        self.unreadable: list[str] = []
+        """What the daemon's own reader could not parse: a line each, perhaps several times."""
 
     def text(self, path: str | Path, bytes_max: int = _BYTES_MAX) -> str:
         """The beginning of a file, stripped; "" where it cannot be read."""
@@ -32,10 +34,10 @@ class KernelFiles:
 
     def own(self, name: str) -> str:
         """A file of the process, such as "status"."""
-        return self.text(f"proc/{self.process}/{name}", 16 * _BYTES_MAX)
+        return self.text(f"proc/{self.process}/{name}")
 
     def number(self, path: str | Path) -> int | None:
-        return to_number(self.text(path, 64))
+        return to_number(self.text(path))
 
     def cpus(self, path: str | Path) -> frozenset[int]:
         return to_cpus(self.text(path))
@@ -46,12 +48,25 @@ class KernelFiles:
         except (OSError, ValueError):
             return []
 
-    def fields(self, path: str | Path, bytes_max: int = _BYTES_MAX) -> dict[str, str]:
-        return to_fields(self.text(path, bytes_max))
+    def numbered(self, folder: str, before: str = "", after: str = "") -> Iterator[tuple[int, str]]:
+        """Number and path of each entry such as cpu12, whose number is between these texts."""
+        pattern = re.compile(f"{before}([0-9]{{1,12}}){after}", re.ASCII)
+        for name in self.entries(folder):
+            if match := pattern.fullmatch(name):
+                yield int(match[1]), f"{folder}/{name}"
+
+    def cgroups(self, controller: str) -> tuple[tuple[Path, bool], ...]:
+        """The folders of a controller's limits, the innermost last, and whether each is of v2."""
+        try:
+            return cgroup_folders(self.root, controller, self.process)
+        except FeederError as error:
+            self.unreadable.append(str(error))
+            return ()
 
 
 def to_number(text: str) -> int | None:
-    return int(text) if _NUMBER.fullmatch(text) else None
+    """None for anything but a count; the kernel's -1 means "none"."""
+    return int(text) if re.fullmatch("[0-9]{1,18}", text) else None
 
 
 def to_cpus(text: str) -> frozenset[int]:
@@ -75,4 +90,4 @@ def to_fields(text: str) -> dict[str, str]:
 def to_bytes(text: str) -> int | None:
     """The bytes of a value such as "16384 kB", or None."""
     amount = to_number(text.removesuffix("kB").strip())
-    return None if amount is None or amount < 0 else amount * 1024
+    return None if amount is None else amount * 1024

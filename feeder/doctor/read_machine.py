@@ -11,8 +11,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
-from feeder.doctor.findings.facts import BusyProcess, Libraries, Machine
+from feeder.doctor.facts import BusyProcess, Libraries, Machine
 from feeder.doctor.kernel_files import KernelFiles
+from feeder.doctor.mounts import read_places
 from feeder.doctor.read_hardware import (
     read_accelerators,
     read_allowed,
@@ -21,7 +22,6 @@ from feeder.doctor.read_hardware import (
     read_nodes,
     read_processor,
 )
-from feeder.doctor.read_mounts import read_places
 from feeder.doctor.read_system import (
     read_clock,
     read_limits,
@@ -36,8 +36,6 @@ from feeder.installation import install_command, missing_packages
 _LOOK_S: Final = 0.3
 """Between two looks at the CPU time of other processes, which is counted in ticks of 10 ms."""
 
-_REASON_LETTERS_MAX: Final = 200
-
 
 def read_machine(
     root: Path, datasets: Sequence[Path] = (), process: str = "self", *, is_brief: bool = False
@@ -50,16 +48,15 @@ def read_machine(
     ``daemon.node_plan``, which knows the configuration, looks at open files.
     """
     files = KernelFiles(root, process)
-    unreadable: list[str] = []
     is_here = root == Path("/") and not is_brief  # a copy of another machine's /proc stands still
     finder, began_s = NeighbourFinder(), time.monotonic()
     if is_here:
         finder.look((), began_s)
-    allowed = read_allowed(files, unreadable)
+    allowed = read_allowed(files)
     machine = Machine(
         process=process,
         processor=read_processor(files, with_cores=not is_brief),
-        nodes=read_nodes(files, allowed, unreadable),
+        nodes=read_nodes(files, allowed),
         allowed=allowed,
         governors=read_governors(files, allowed.cpus),
         memory=read_memory(files),
@@ -77,7 +74,7 @@ def read_machine(
         load = replace(load, busy=tuple(BusyProcess(*other) for other in others))
     return replace(
         machine,
-        kernel=files.text("proc/sys/kernel/osrelease", 256),
+        kernel=files.text("proc/sys/kernel/osrelease"),
         cards=read_cards(files),
         accelerators=read_accelerators(files),
         memory=replace(machine.memory, feeder_swapped_bytes=swapped_bytes),
@@ -85,7 +82,7 @@ def read_machine(
         daemons=daemons,
         load=load,
         libraries=libraries,
-        unreadable=tuple(dict.fromkeys(unreadable)),
+        unreadable=tuple(dict.fromkeys(files.unreadable)),
     )
 
 
@@ -106,8 +103,14 @@ def read_libraries() -> Libraries:
         check_libraries()
         from feeder.jpeg.decode import describe_decoder
         from feeder.jpeg.installed_pillow import find_pillow
+        from feeder.sample.self_test import compute_self_test
 
         pillow = find_pillow()
+        self_test_problem = ""
+        try:
+            compute_self_test()
+        except FeederError as error:
+            self_test_problem = str(error)
         return replace(
             libraries,
             versions={**library_versions(), **versions},
@@ -115,21 +118,10 @@ def read_libraries() -> Libraries:
             pillow_is_simd=pillow.is_simd,
             pillow_has_avx2=pillow_has_avx2(),
             decoder=describe_decoder("own"),
-            self_test_problem=_run_self_test(),
+            self_test_problem=self_test_problem,
         )
     except ResourceError as error:
         return replace(libraries, problem=str(error))
     except (ImportError, OSError) as error:
-        reason = " ".join(str(error).split())[:_REASON_LETTERS_MAX]
+        reason = " ".join(str(error).split())
         return replace(libraries, problem=f"a library does not load ({reason}): install it again")
-
-
-def _run_self_test() -> str:
-    """Why the self-test fails, "" if it passes."""
-    from feeder.sample.self_test import compute_self_test
-
-    try:
-        compute_self_test()
-    except FeederError as error:
-        return str(error)
-    return ""

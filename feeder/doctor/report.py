@@ -8,9 +8,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
-from feeder.doctor.findings.facts import UNLIMITED, Machine
-from feeder.doctor.findings.file_systems import describe_detour
-from feeder.doctor.findings.table import Finding, Severity, find_all
+from feeder.doctor.facts import UNLIMITED, Finding, Machine
+from feeder.doctor.findings import find_all
+from feeder.doctor.mounts import describe_detour
 from feeder.doctor.read_machine import read_machine
 from feeder.host.topology import format_cpulist
 from feeder.process.path_text import printable
@@ -29,12 +29,12 @@ def format_report(machine: Machine, findings: Sequence[Finding], width: int) -> 
     lines = [f"The machine as Feeder sees it{process}", ""]
     for label, text in list_facts(machine):
         lines += _wrap(f"  {label:<14}", text, wrapped, break_long_words=False)
-    problems = [finding for finding in findings if finding.severity > Severity.NOTE]
-    notes = [finding for finding in findings if finding.severity == Severity.NOTE]
+    problems = [finding for finding in findings if finding.severity != "note"]
+    notes = [finding for finding in findings if finding.severity == "note"]
     headline = f"{len(problems)} problems, the worst first" if problems else "Nothing is wrong."
     lines += ["", "1 problem" if len(problems) == 1 else headline]
     for number, finding in enumerate(problems, 1):
-        what = f"{finding.severity.name.lower()}: {finding.what}"
+        what = f"{finding.severity}: {finding.what}"
         lines += ["", *_paragraph(f"{number}. ", what, finding, wrapped)]
     lines += ["", "Notes"] if notes else []
     for finding in notes:
@@ -64,10 +64,7 @@ def format_json(machine: Machine, findings: Sequence[Finding]) -> str:
     """One JSON object, {"machine", "findings"}; sets of CPUs are in the kernel's syntax."""
     value = {
         "machine": dataclasses.asdict(machine),
-        "findings": [
-            dataclasses.asdict(finding) | {"severity": finding.severity.name.lower()}
-            for finding in findings
-        ],
+        "findings": [dataclasses.asdict(finding) for finding in findings],
     }
     return json.dumps(value, indent=2, default=format_cpulist)
 
@@ -83,7 +80,7 @@ def find_worst(root: Path, datasets: Sequence[Path]) -> list[str]:
     except Exception as error:  # noqa: BLE001 -- see above
         reason = ": ".join(filter(None, [type(error).__name__, str(error)]))
         return [printable(f"the machine could not be inspected ({reason}); see `feeder doctor`")]
-    warnings = [finding for finding in findings if finding.severity >= Severity.WARNING]
+    warnings = [finding for finding in findings if finding.severity != "note"]
     lines = []
     for finding in warnings[:WARNINGS_MAX]:
         # The first line to type, with those that continue it.

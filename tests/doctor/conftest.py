@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from feeder.doctor.findings.facts import Libraries
+from feeder.doctor.facts import Libraries
 from tests.support.machine_tree import read_description, write_tree
 
 DESCRIPTIONS = Path(__file__).with_name("machines")

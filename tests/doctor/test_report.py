@@ -10,10 +10,9 @@ from pathlib import Path
 import pytest
 
 from feeder.doctor import report
-from feeder.doctor.findings.facts import Libraries
-from feeder.doctor.findings.table import find_all
+from feeder.doctor.findings import find_all
 from feeder.doctor.read_machine import read_libraries, read_machine
-from feeder.doctor.report import find_worst, format_json, format_report
+from feeder.doctor.report import find_worst, format_report
 from feeder.errors import ResourceError
 from feeder.installation import DAEMON_MODULES
 from feeder.jpeg import libraries
@@ -40,16 +39,6 @@ def test_lines_fit_the_terminal(trees: dict[str, Path], width: int) -> None:
         assert width < 80 or max(map(len, lines)) <= 80 + 20
         facts = "\n".join(lines).split("\n\n")[1].splitlines()
         assert all(re.match(r"  (\S.{13}|\s{14})\S", line) for line in facts), "they are aligned"
-
-
-def test_json_has_all_facts_and_findings(trees: dict[str, Path]) -> None:
-    machine = read_machine(trees["container-v2"], [Path("/data/in")])
-    value = json.loads(format_json(machine, find_all(machine)))
-    assert value["machine"]["allowed"]["cpus"] == "0-3"
-    assert [node["cpus"] for node in value["machine"]["nodes"]] == ["0-31", "32-63"]
-    first = value["findings"][0]
-    assert (first["name"], first["severity"]) == ("swap", "warning")
-    assert {*first} == {"name", "severity", "what", "detail", "mend"}
 
 
 def test_the_worst_come_first_in_one_line_each(
@@ -153,7 +142,7 @@ def test_what_fails_is_a_problem(monkeypatch: pytest.MonkeyPatch) -> None:
         raise ResourceError("it is broken: mend it")
 
     def damage() -> None:
-        raise ImportError("xxhash: undefined symbol:\nXXH3 " + "x" * 1000)
+        raise ImportError("xxhash: undefined symbol:\nXXH3")
 
     with monkeypatch.context() as patch:
         patch.setattr(self_test, "compute_self_test", refuse)
@@ -161,19 +150,17 @@ def test_what_fails_is_a_problem(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(libraries, "check_libraries", refuse)
     assert read_libraries().problem == "it is broken: mend it"
     monkeypatch.setattr(libraries, "check_libraries", damage)
-    problem = read_libraries().problem
-    assert problem.startswith("a library does not load (xxhash: undefined symbol: XXH3 x")
-    assert len(problem) < 300
+    line = "a library does not load (xxhash: undefined symbol: XXH3): install it again"
+    assert read_libraries().problem == line
 
 
 # The command
 
 
 @pytest.fixture
-def slow_clock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setattr("feeder.doctor.read_machine.read_libraries", Libraries)
+def slow_clock(tmp_path: Path) -> Path:
     clock = "sys/devices/system/clocksource/clocksource0/current_clocksource"
-    return write_tree(tmp_path, {clock: "hpet", "proc/swaps": "Filename", "proc/7/limits": ""})
+    return write_tree(tmp_path, {clock: "hpet", "proc/swaps": "Filename"})
 
 
 def test_findings_give_status_1_and_a_sound_machine_0(slow_clock: Path) -> None:
@@ -188,12 +175,12 @@ def test_findings_give_status_1_and_a_sound_machine_0(slow_clock: Path) -> None:
     assert "Nothing is wrong.\n\nNotes\n" in result.stdout
 
 
-def test_json_is_one_object(slow_clock: Path) -> None:
-    result = call_feeder("doctor", "--root", slow_clock, "--json", "--pid", "7")
-    assert result.returncode == 1
+def test_json_is_one_object(trees: dict[str, Path]) -> None:
+    result = call_feeder("doctor", "--root", trees["docker-host"], "--json", "--pid", "4711")
     value = json.loads(result.stdout)
-    assert [each["name"] for each in value["findings"]] == ["clock-source"]
-    assert value["machine"]["process"] == "7"
+    assert value["machine"]["process"] == "4711"
+    assert value["machine"]["allowed"]["cpus"] == "0-31"
+    assert {*value["findings"][0]} == {"name", "severity", "what", "detail", "mend"}
 
 
 @pytest.mark.parametrize(

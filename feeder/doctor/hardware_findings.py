@@ -4,10 +4,10 @@ Source of what governors do: Documentation/admin-guide/pm/cpufreq.rst, intel_pst
 amd-pstate.rst.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
-from feeder.doctor.findings.facts import Governor, Machine, Node, Texts
+from feeder.doctor.facts import Finding, Governor, Machine, note, warning
 
 _IMAGE_BYTES: Final = 224 * 224 * 3
 _IMAGES_PER_CORE: Final = 1_636  # daemon to client over tcp, docs/performance.md
@@ -27,44 +27,30 @@ _SLOW_CLOCKS: Final = frozenset(
 
 _FAST_CLOCKS: Final = ("tsc", "kvm-clock", "hyperv_clocksource_tsc_page", "arch_sys_counter")
 _CLOCK_FOLDER: Final = "/sys/devices/system/clocksource/clocksource0"
-_NARROW: Final = ("SSE4", "SSE2")
-_VECTORS_COST: Final = (
-    "One core makes 2,230 samples/s without AVX2, 4,216 with it and 4,955 with AVX-512 VBMI, "
-    "measured on one AMD EPYC (docs/performance.md)."
-)
 
 
-def slow_governors(machine: Machine) -> Texts:
-    """Usable CPUs are governed by anything but "performance" or a driver's own policy."""
-    held = [
-        governor
-        for governor in machine.governors
-        if governor.name in _SLOW_GOVERNORS and not _follows_load(governor)
-    ]
-    if held:
-        yield (
-            _list_governors(machine, held),
-            " ".join(dict.fromkeys(map(_explain_governor, held))),
+def check_governors(machine: Machine) -> Iterator[Finding]:
+    """Warn of anything but "performance" or a driver's own policy, which is a note."""
+    own, slow = [], []
+    for governor in machine.governors:
+        if governor.name == "powersave" and governor.driver in _OWN_POLICY:
+            own.append(governor)
+        elif governor.name in _SLOW_GOVERNORS:
+            slow.append(governor)
+    if slow:
+        yield warning(
+            "cpu-governor",
+            _list_governors(machine, slow),
+            " ".join(dict.fromkeys(map(_explain_governor, slow))),
             "echo performance | sudo tee \\",
             "    /sys/devices/system/cpu/cpu*/cpufreq/scaling_governor",
         )
-
-
-def following_governors(machine: Machine) -> Texts:
-    own = [governor for governor in machine.governors if _follows_load(governor)]
-    saving = dict.fromkeys(each.preference for each in own if each.preference in _SAVING)
     if own:
-        yield (
-            _list_governors(machine, own),
-            "This driver sets the clock by the load. What that costs Feeder was not measured."
-            + "".join(
-                f" The energy preference is {name}, which favours saving power." for name in saving
-            ),
-        )
-
-
-def _follows_load(governor: Governor) -> bool:
-    return governor.name == "powersave" and governor.driver in _OWN_POLICY
+        detail = "This driver sets the clock by the load. What that costs Feeder was not measured."
+        for name in dict.fromkeys(governor.preference for governor in own):
+            if name in _SAVING:
+                detail += f" The energy preference is {name}, which favours saving power."
+        yield note("cpu-governor", _list_governors(machine, own), detail)
 
 
 def _list_governors(machine: Machine, governors: Sequence[Governor]) -> str:
@@ -91,61 +77,46 @@ def _explain_governor(governor: Governor) -> str:
     )
 
 
-def nodes_without_memory(machine: Machine) -> Texts:
-    bare = [node.id for node in _used_nodes(machine) if not node.memory_bytes]
+def check_nodes(machine: Machine) -> Iterator[Finding]:
+    cpus, memory_nodes = machine.allowed.cpus, machine.allowed.memory_nodes
+    used = [node for node in machine.nodes if node.cpus & (cpus or node.cpus)]
+    bare = [node.id for node in used if not node.memory_bytes]
     if bare and any(node.memory_bytes for node in machine.nodes):  # else sysfs shows no memory
-        yield (
+        yield warning(
+            "node-without-memory",
             f"{_have(bare)} CPUs but no memory",
             "Their workers use the memory of another node, over the link between the sockets, and "
             "share its bandwidth with that node's own workers.",
             "sudo dmidecode -t memory | grep -E 'Locator|Size'   # empty slots",
         )
-
-
-def closed_memory(machine: Machine) -> Texts:
-    used, allowed = _used_nodes(machine), machine.allowed.memory_nodes
-    closed = [node.id for node in used if node.memory_bytes and node.id not in allowed]
-    if allowed and closed:
-        nodes = ",".join(str(number) for number in sorted(node.id for node in used))
-        yield (
+    closed = [node.id for node in used if node.memory_bytes and node.id not in memory_nodes]
+    if memory_nodes and closed:
+        numbers = ",".join(str(number) for number in sorted(node.id for node in used))
+        yield warning(
+            "memory-mask",
             f"{_have(closed)} usable CPUs, but their memory may not be used",
             "Their workers use the memory of another node, at its bandwidth.",
-            f"sudo systemctl set-property feeder AllowedMemoryNodes={nodes}",
-            f"docker run --cpuset-mems {nodes} …",
+            f"sudo systemctl set-property feeder AllowedMemoryNodes={numbers}",
+            f"docker run --cpuset-mems {numbers} …",
         )
 
 
-def nodes_without_cpus(machine: Machine) -> Texts:
-    """Such as CXL memory."""
-    idle = [node for node in machine.nodes if node.memory_bytes and not node.cpus]
-    if idle:
-        size = sum(node.memory_bytes for node in idle) / 2**30
-        yield (
-            f"{_have(node.id for node in idle)} memory ({size:,.0f} GiB) but no CPUs",
-            "Feeder binds no process to it; the page cache may use it.",
-        )
-
-
-def _used_nodes(machine: Machine) -> list[Node]:
-    return [node for node in machine.nodes if node.cpus & (machine.allowed.cpus or node.cpus)]
-
-
-def narrow_mask(machine: Machine) -> Texts:
+def check_cpu_count(machine: Machine) -> Iterator[Finding]:
     quota, cpus = machine.allowed.quota, len(machine.allowed.cpus)
+    if quota is None:
+        return
     # A quota above the machine's size is a common way to write "all".
-    if quota is not None and 0 < cpus < int(quota) and not cpus >= machine.processor.online > 0:
-        yield (
+    if 0 < cpus < int(quota) and not cpus >= machine.processor.online > 0:
+        yield warning(
+            "cpu-mask",
             f"the CPU mask has {_plural(cpus, 'CPU')}, but the quota allows {quota:g}",
             f"Feeder starts {_plural(cpus, 'worker')}; {int(quota) - cpus} more could run.",
             "sudo systemctl set-property feeder AllowedCPUs=   # empty: all CPUs",
             "docker update --cpuset-cpus LIST CONTAINER",
         )
-
-
-def thin_quota(machine: Machine) -> Texts:
-    quota, cpus = machine.allowed.quota, len(machine.allowed.cpus)
-    if quota is not None and quota < cpus:
-        yield (
+    if quota < cpus:
+        yield note(
+            "cpu-quota",
             f"a quota of {quota:g} CPUs is spread over {_plural(cpus, 'CPU')}",
             f"Feeder starts {_plural(machine.allowed.count, 'worker')}. Whenever more threads run "
             "than the quota covers, the kernel stops all of them for the rest of the period (100 "
@@ -153,8 +124,10 @@ def thin_quota(machine: Machine) -> Texts:
         )
 
 
-def slow_clock(machine: Machine) -> Texts:
+def check_clock(machine: Machine) -> Iterator[Finding]:
     clock = machine.clock
+    if clock.current not in _SLOW_CLOCKS:
+        return
     lines = (
         "sudo dmesg | grep -i clocksource   # why the kernel distrusts tsc",
         "tsc=reliable   # on the kernel's command line, on sound hardware",
@@ -162,68 +135,75 @@ def slow_clock(machine: Machine) -> Texts:
     better = [name for name in _FAST_CLOCKS if name in clock.available]
     if better:
         lines = (f"echo {better[0]} | sudo tee \\", f"    {_CLOCK_FOLDER}/current_clocksource")
-    if clock.current in _SLOW_CLOCKS:
-        yield (
-            f"the clock source is {clock.current}, which takes a system call to read",
-            "The system call alone made a reading take 280 ns instead of 24 (AMD EPYC, Linux "
-            "6.18); a device's register comes on top. The timers of ZeroMQ and Feeder read the "
-            "clock for each message.",
-            *lines,
-        )
+    yield warning(
+        "clock-source",
+        f"the clock source is {clock.current}, which takes a system call to read",
+        "The system call alone made a reading take 280 ns instead of 24 (AMD EPYC, Linux 6.18); a "
+        "device's register comes on top. The timers of ZeroMQ and Feeder read the clock for each "
+        "message.",
+        *lines,
+    )
 
 
-def hidden_vectors(machine: Machine) -> Texts:
-    if machine.processor.vectors in _NARROW and machine.processor.is_virtual:
-        yield (
+def check_vectors(machine: Machine) -> Iterator[Finding]:
+    if machine.processor.vectors not in ("SSE4", "SSE2"):
+        return
+    detail = (
+        "One core makes 2,230 samples/s without AVX2, 4,216 with it and 4,955 with AVX-512 VBMI, "
+        "measured on one AMD EPYC (docs/performance.md)."
+    )
+    if machine.processor.is_virtual:
+        yield warning(
+            "cpu-vectors",
             "this virtual machine shows no AVX2, which its host most likely has",
-            _VECTORS_COST,
+            detail,
             "qemu-system-x86_64 -cpu host …",
             '<cpu mode="host-passthrough"/>   <!-- libvirt -->',
         )
+    else:
+        yield note("cpu-vectors", "this CPU has no AVX2", detail)
 
 
-def absent_vectors(machine: Machine) -> Texts:
-    if machine.processor.vectors in _NARROW and not machine.processor.is_virtual:
-        yield "this CPU has no AVX2", _VECTORS_COST
-
-
-def far_cards(machine: Machine) -> Texts:
-    nodes = _worker_nodes(machine)
-    for card in machine.cards:
-        if card.is_up and nodes and card.node is not None and card.node not in nodes:
-            yield (
+def check_devices(machine: Machine) -> Iterator[Finding]:
+    """Note what is far from the CPUs or from its network card, and a network slower than them."""
+    cards = [card for card in machine.cards if card.is_up]
+    worker_nodes = {node.id for node in machine.nodes if node.cpus & machine.allowed.cpus}
+    for card in cards:
+        if worker_nodes and card.node is not None and card.node not in worker_nodes:
+            yield note(
+                "card-node",
                 f"{card.name} is on node {card.node}, where Feeder has no usable CPU",
                 "All batches over tcp cross the link between the nodes.",
             )
-
-
-def far_accelerators(machine: Machine) -> Texts:
-    here = {card.node for card in machine.cards if card.is_up and card.node is not None}
+    here = {card.node for card in cards if card.node is not None}
     far = {each.node for each in machine.accelerators if each.node is not None} - here
-    if len(_worker_nodes(machine)) > 1 and here and far:
-        yield (
+    if len(worker_nodes) > 1 and here and far:
+        yield note(
+            "accelerator-node",
             f"accelerators on node {_join(far)} have no network card on their node; the cards are "
             f"on node {_join(here)}",
             "Trainers there receive remote batches across the link between the nodes.",
         )
-
-
-def _worker_nodes(machine: Machine) -> set[int]:
-    return {node.id for node in machine.nodes if node.cpus & machine.allowed.cpus}
-
-
-def narrow_network(machine: Machine) -> Texts:
-    speeds = [card.speed_mbit or 0 for card in machine.cards if card.is_up]
+    speeds = [card.speed_mbit or 0 for card in cards]
     allowed, cores = machine.allowed.count, machine.processor.cores
     workers = min(allowed, cores or allowed)  # threads of a core share what it makes
     most = sum(speeds) * 1_000_000 // 8 // _IMAGE_BYTES
     if speeds and all(speeds) and most < workers * _IMAGES_PER_CORE:
         need = max(1, round(most / _IMAGES_PER_CORE))
-        yield (
+        yield note(
+            "card-bandwidth",
             f"the network carries at most {most:,} images/s of 224 px ({sum(speeds):,} Mb/s); "
             f"{need} of {workers} cores make about as many",
             "Calculated, at 1,636 images/s a core over tcp (docs/performance.md). Trainers on this "
             "host that connect over ipc use no network.",
+        )
+    idle = [node for node in machine.nodes if node.memory_bytes and not node.cpus]  # such as CXL
+    if idle:
+        size = sum(node.memory_bytes for node in idle) / 2**30
+        yield note(
+            "node-without-cpus",
+            f"{_have(node.id for node in idle)} memory ({size:,.0f} GiB) but no CPUs",
+            "Feeder binds no process to it; the page cache may use it.",
         )
 
 

@@ -1,27 +1,47 @@
-"""The facts about a machine. Each has a value that means "not known", which causes no finding.
+"""The facts about a machine, and what a finding is. `feeder doctor --json` prints these names.
 
-`feeder doctor --json` prints them under these names.
+Each fact has a value that means "not known", which causes no finding.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, Literal
 
-Texts = Iterator[tuple[str, ...]]
-"""What a condition yields for each occurrence: what is wrong, what it costs, and lines to type."""
+from feeder.host.topology import NumaNode
 
 UNLIMITED: Final = 2**63 - 1
 """A limit that is "unlimited"."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Node:
-    """A NUMA node. ``memory_node`` holds its processes' memory: itself, or the nearest with any."""
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """What is wrong, what follows from it, and the exact lines that mend it."""
 
-    id: int
-    cpus: frozenset[int]
-    memory_bytes: int
-    memory_node: int | None
+    name: str
+    """A stable name for programs, such as "cpu-governor"."""
+    severity: Literal["error", "warning", "note"]
+    what: str
+    """A clause without a final stop."""
+    detail: str
+    """Sentences: what it costs, with the source of each figure; empty where nothing is known."""
+    mend: tuple[str, ...] = ()
+    """Lines to type into a shell, or for a file, which a comment names; none for a unit, where a
+    comment after a value is part of it. Empty for a note."""
+
+
+def error(name: str, what: str, detail: str, *mend: str) -> Finding:
+    """``feeder serve`` would not start, or batches would differ."""
+    return Finding(name, "error", what, detail, mend)
+
+
+def warning(name: str, what: str, detail: str, *mend: str) -> Finding:
+    """Feeder works, slower or for fewer clients than the machine could."""
+    return Finding(name, "warning", what, detail, mend)
+
+
+def note(name: str, what: str, detail: str) -> Finding:
+    """Nothing to mend for Feeder's sake, but good to know."""
+    return Finding(name, "note", what, detail)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,8 +92,6 @@ class NetworkCard:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Accelerator:
-    """A GPU or another accelerator on the PCI bus."""
-
     address: str
     name: str
     node: int | None
@@ -90,8 +108,6 @@ class HugePages:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SwapDevice:
-    """A swap partition or file in use by the kernel."""
-
     name: str
     size_bytes: int
     used_bytes: int
@@ -114,8 +130,6 @@ class Memory:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """Resource limits of the process."""
-
     files_soft: int | None = None
     files_hard: int | None = None
     locked_bytes: int | None = None
@@ -123,8 +137,6 @@ class Limits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Clock:
-    """The kernel's clock source, and those that it could use."""
-
     current: str = ""
     available: tuple[str, ...] = ()
 
@@ -189,7 +201,7 @@ class Machine:
     process: str = "self"
     kernel: str = ""
     processor: Processor = Processor()
-    nodes: tuple[Node, ...] = ()
+    nodes: tuple[NumaNode, ...] = ()
     allowed: Allowed = Allowed()
     governors: tuple[Governor, ...] = ()
     cards: tuple[NetworkCard, ...] = ()

@@ -1,4 +1,0 @@
-"""Facts about a machine in, findings out: ``table`` lists them. Pure.
-
-May import: nothing.
-"""
