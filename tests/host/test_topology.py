@@ -194,13 +194,11 @@ def test_another_container_s_quota_is_not_that_of_this_one(tmp_path: Path, path:
 # Tables of mounts
 
 
-def test_all_fields_are_read() -> None:
-    table = (
-        "36 35 0:29 /docker/a1 /sys/fs/cgroup/cpu rw,nosuid shared:9 master:2 - cgroup none rw,cpu"
-    )
+def test_all_fields_are_read_and_unescaped() -> None:
+    table = "36 35 0:29 /docker/a\\0401 /sys/fs/cgroup/cpu rw a:9 b:2 - cgroup none rw,cpu"
     assert [*parse_mounts(table)] == [
         Mount(
-            root="/docker/a1",
+            root="/docker/a 1",
             point=PurePosixPath("/sys/fs/cgroup/cpu"),
             kind="cgroup",
             source="none",
