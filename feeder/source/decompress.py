@@ -35,75 +35,33 @@ class DamagedStream(DatasetError):  # noqa: N818 -- names what happened
     """Raised when content cannot be read or decompressed any further."""
 
 
-class _Stored(io.RawIOBase):
-    """The bytes of a file or pipe as they are stored."""
+class _Stored(io.FileIO):
+    """The bytes of a file or pipe as they are stored; what cannot be read is a DamagedStream."""
 
     def __init__(self, descriptor: int, where: str) -> None:
-        status = os.fstat(descriptor)
-        self._descriptor, self._where = descriptor, where
-        self.size_bytes = status.st_size if stat.S_ISREG(status.st_mode) else None
-        self._position = 0
+        super().__init__(descriptor, closefd=False)
+        self._where = where
 
-    def readinto(self, buffer: Any) -> int:
-        """Read into the buffer; from a pipe until it is full, so that peek sees enough of it."""
-        at = self._position
+    def readinto(self, buffer: Any) -> int | None:
         try:
-            if self.size_bytes is not None:
-                self._position += os.preadv(self._descriptor, [buffer], at)
-                return self._position - at
-            while self._position - at < len(buffer):
-                data = os.read(self._descriptor, len(buffer) - (self._position - at))
-                if not data:
-                    break
-                filled = self._position - at
-                buffer[filled : filled + len(data)] = data
-                self._position += len(data)
+            return super().readinto(buffer)
         except OSError as error:
-            raise DamagedStream(
-                f"{self._where} cannot be read at byte {self._position}: {error.strerror}"
-            ) from None
-        return self._position - at
-
-    def seek(self, position: int, whence: int = os.SEEK_SET) -> int:
-        if whence != os.SEEK_SET or self.size_bytes is None:
-            raise io.UnsupportedOperation
-        self._position = min(position, self.size_bytes)
-        return self._position
-
-    def tell(self) -> int:
-        return self._position
-
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return self.size_bytes is not None
+            raise DamagedStream(f"{self._where} cannot be read: {error.strerror}") from None
 
 
 class FileContent(io.BufferedReader):
-    """The content of a regular file as it is stored; reading raises DamagedStream."""
+    """The content of a regular file as it is stored."""
 
-    def __init__(self, stored: _Stored, where: str) -> None:
-        super().__init__(stored, _HEADER_BUFFER_BYTES)
+    def __init__(self, descriptor: int, where: str) -> None:
+        super().__init__(_Stored(descriptor, where), _HEADER_BUFFER_BYTES)
         self.where = where
         """The container's path, for messages."""
-        self.size_bytes = stored.size_bytes
-        """Its size; None of a stream, which cannot be read again at packing."""
-        self.stored_bytes = stored.size_bytes or 0
-        """The size of the container's file; 0 of a pipe."""
+        self.size_bytes = os.fstat(descriptor).st_size
+        self.stored_bytes = self.size_bytes
 
-    def read_exactly(self, size: int, form: str) -> bytes:
-        """Return the next ``size`` bytes; DamagedStream if the stream of this form has fewer."""
-        data = self.read(size)
-        if len(data) < size:
-            raise self.fault(f"is cut at byte {self.tell()}: its {form} stream ends too early")
-        return data
-
-    def damaged(self, what: str) -> DamagedStream:
-        return self.fault(f"is damaged at byte {self.tell()}: {what}")
-
-    def fault(self, what: str) -> DamagedStream:
-        return DamagedStream(f"{self.where} {what}: copy it again, or make it again")
+    def seek(self, position: int, _: int = os.SEEK_SET, /) -> int:
+        """Go to a position, or to the end if that is before it; return where that is."""
+        return super().seek(min(position, self.size_bytes))
 
 
 class StreamContent:
@@ -111,8 +69,9 @@ class StreamContent:
 
     size_bytes = None
 
-    def __init__(self, pieces: Iterator[bytes], stored: FileContent) -> None:
-        self.where, self.stored_bytes = stored.where, stored.stored_bytes
+    def __init__(self, pieces: Iterator[bytes], where: str = "", stored_bytes: int = 0) -> None:
+        """``stored_bytes`` is the size of the container's file; 0 of a pipe."""
+        self.where, self.stored_bytes = where, stored_bytes
         self._pieces = pieces
         self._piece = memoryview(b"")
         self._position = 0
@@ -172,54 +131,79 @@ def open_container(
             raise
         raise DatasetError(f"{where} cannot be opened: {error.strerror}") from None
     try:
-        stored = FileContent(_Stored(descriptor, where), where)
-        start = stored.peek(_START_BYTES)[:_START_BYTES]
-        what, remedy = recognise_other(start)
-        if remedy == UNPACK:
-            raise DatasetError(f"{where} is {what}: {remedy}")
-        content: Content = stored
-        if start.startswith(GZIP):
-            content = StreamContent(_decompress(stored, "gzip"), stored)
-        elif is_zstd(start):
-            content = StreamContent(_decompress(stored, "zstd"), stored)
-        elif is_plain is not None and is_zlib(start) and not is_plain(start):
-            content = StreamContent(_decompress(stored, "ZLIB"), stored)
-        elif stored.size_bytes is None:
-            content = StreamContent(iter(lambda: stored.read(_PIECE_BYTES), b""), stored)
-        try:
-            yield content
-        finally:
-            check_listed(os.fsencode(path), listed, descriptor)
+        yield _open_content(FileContent(descriptor, where), is_plain)
     finally:
-        os.close(descriptor)
+        try:
+            check_listed(os.fsencode(path), listed, descriptor)
+        finally:
+            os.close(descriptor)
 
 
-def _decompress(stored: FileContent, form: str) -> Iterator[bytes]:
-    """Yield the content of all members of a gzip file, of a ZLIB stream, or of all zstd frames."""
-    errors: type[Exception] = zlib.error
-    start: Callable[[], Any] = functools.partial(zlib.decompressobj, 32 + zlib.MAX_WBITS)
+def _open_content(stored: FileContent, is_plain: Callable[[bytes], bool] | None) -> Content:
+    start = stored.read(_START_BYTES)
+    what, remedy = recognise_other(start)
+    if remedy == UNPACK:
+        raise DatasetError(f"{stored.where} is {what}: {remedy}")
+    if start.startswith(GZIP):
+        pieces = _decompress(stored, start, "gzip")
+    elif is_zstd(start):
+        pieces = _decompress(stored, start, "zstd")
+    elif is_plain is not None and is_zlib(start) and not is_plain(start):
+        pieces = _decompress(stored, start, "ZLIB")
+    elif stat.S_ISFIFO(os.fstat(stored.fileno()).st_mode):
+        pieces = _read_pipe(stored, start)
+    else:
+        stored.seek(0)
+        return stored
+    return StreamContent(pieces, stored.where, stored.stored_bytes)
+
+
+def _read_pipe(stored: FileContent, start: bytes) -> Iterator[bytes]:
+    data = start
+    while data:
+        yield data
+        data = stored.read(_PIECE_BYTES)
+
+
+def _decompress(stored: FileContent, start: bytes, form: str) -> Iterator[bytes]:
+    """Yield the content of all members of a gzip file, of a ZLIB stream, or of all zstd frames.
+
+    ``start`` are the first bytes of ``stored``, which is behind them.
+    """
     size = _PIECE_BYTES
-    is_zstd = form == "zstd"
-    if is_zstd:
+    limits: tuple[int, ...] = (size,)  # of what zlib returns at once; zstandard has none
+    errors: type[Exception] = zlib.error
+    start_member: Callable[[], Any] = functools.partial(zlib.decompressobj, 32 + zlib.MAX_WBITS)
+    if form == "zstd":
         try:
             import zstandard
         except ImportError:
             raise missing_extra(stored.where, "zstandard", "zstd") from None
-        errors, start = zstandard.ZstdError, zstandard.ZstdDecompressor().decompressobj
-        size = _ZSTD_PIECE_BYTES
-    data = stored.read(size)
+        size, limits, errors = _ZSTD_PIECE_BYTES, (), zstandard.ZstdError
+        start_member = zstandard.ZstdDecompressor().decompressobj
+    data, at = start, len(start)
     while data:
-        engine = start()
+        engine = start_member()
         while not engine.eof:
-            data = data or stored.read1(size) or stored.read_exactly(1, form)
+            if not data:
+                data = stored.read1(size)
+                at += len(data)
+            if not data:
+                raise _fault(stored, f"cut at byte {at}: its {form} stream ends too early")
             try:
-                piece = engine.decompress(data) if is_zstd else engine.decompress(data, size)
+                piece = engine.decompress(data, *limits)
             except errors as error:
                 reason = str(error).rpartition(": ")[2]
-                raise stored.damaged(f"its {form} stream has an error ({reason})") from None
+                what = f"damaged at byte {at}: its {form} stream has an error ({reason})"
+                raise _fault(stored, what) from None
             data = engine.unconsumed_tail
             if piece:
                 yield piece
         data = engine.unused_data.lstrip(b"\x00")  # padding, as on tapes
         while not data and (more := stored.read(size)):
+            at += len(more)
             data = more.lstrip(b"\x00")
+
+
+def _fault(stored: FileContent, what: str) -> DamagedStream:
+    return DamagedStream(f"{stored.where} is {what}: copy it again, or make it again")

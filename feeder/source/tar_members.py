@@ -1,22 +1,20 @@
 """Walks the members of a tar: name, kind, and where the data is, without reading the data.
 
-``tarfile`` parses the headers. It ends silently where a header is damaged, keeps every member, and
-reads headers of any size into memory; here these are errors, and memory is bounded.
+``tarfile`` parses the headers. Its own walk ends silently where one is damaged, keeps every member,
+and reads headers of any size into memory; here these are errors, and memory is bounded.
 
 Invariant: a walk that ends has seen every byte of its tar: all members are whole, and nothing but
 zeros follows the end-of-archive marker. All else raises DatasetError.
 """
 
 import contextlib
-import io
-import math
 import tarfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any, Final, Literal, NamedTuple, cast
 
 from feeder.errors import DatasetError
 from feeder.process.path_text import printable
-from feeder.source.decompress import Content, DamagedStream, open_container
+from feeder.source.decompress import Content, DamagedStream, StreamContent, open_container
 from feeder.source.item_bytes import FILE_BYTES_MAX, FaultKind, SourceError, check_size
 from feeder.source.listing import ItemListing
 from feeder.source.source import ContainerSource
@@ -31,15 +29,13 @@ _PARSE_ERRORS: Final = (
     *(tarfile.TarError, ValueError, OverflowError, IndexError, KeyError, RecursionError),
     *(TypeError, AttributeError),  # of tarfile, at damaged numbers of sparse files
 )
-_KINDS: Final[tuple[tuple[Callable[[tarfile.TarInfo], bool], MemberKind], ...]] = (
-    (tarfile.TarInfo.issparse, "sparse"),  # which are regular files, too
-    (tarfile.TarInfo.isreg, "file"),
-    (tarfile.TarInfo.isdir, "folder"),
-    (tarfile.TarInfo.issym, "symbolic link"),
-    (tarfile.TarInfo.islnk, "hard link"),
-    (tarfile.TarInfo.isdev, "device"),
-    (lambda _: True, "unknown"),
-)
+_KINDS: Final[dict[bytes, MemberKind]] = {
+    **dict.fromkeys(tarfile.REGULAR_TYPES, "file"),
+    tarfile.DIRTYPE: "folder",
+    tarfile.SYMTYPE: "symbolic link",
+    tarfile.LNKTYPE: "hard link",
+    **dict.fromkeys((tarfile.CHRTYPE, tarfile.BLKTYPE, tarfile.FIFOTYPE), "device"),
+}
 _MAKE_WITHOUT_LINKS: Final = ("link", ": make the tar with --hard-dereference -h")
 _NO_FILES: Final[dict[MemberKind, tuple[FaultKind, str]]] = {
     "symbolic link": _MAKE_WITHOUT_LINKS,
@@ -69,6 +65,7 @@ class TarWalk:
     def __init__(self, content: Content, where: str = "", size_bytes: int | None = None) -> None:
         self._content = content
         self.where = where or content.where
+        self.is_stream = content.size_bytes is None
         self._start = content.tell()
         if size_bytes is None and content.size_bytes is not None:
             size_bytes = content.size_bytes - self._start
@@ -82,7 +79,8 @@ class TarWalk:
         try:
             yield from self._walk()
         except DamagedStream as fault:
-            raise DatasetError(f"{fault}{self._after(' ({})')}") from None
+            after = f" (after {printable(self._last)})" if self._last else ""
+            raise DatasetError(f"{fault}{after}") from None
 
     def inner(self, member: TarMember) -> "TarWalk":
         """Return the walk of a tar that is the data of a member."""
@@ -100,7 +98,7 @@ class TarWalk:
             except DamagedStream as fault:
                 raise DatasetError(f"{fault} (in {printable(member.name)})") from None
             if not data:
-                raise self._cut(f"in the data of {printable(member.name)}")
+                raise self._cut_in_data()
             left -= len(data)
             yield data
 
@@ -114,69 +112,54 @@ class TarWalk:
 
     def _walk(self) -> Iterator[TarMember]:
         view = _TarView(self._content, self._start, self._size_bytes)
-        end = 0  # of the last member
-        tar: tarfile.TarFile | None = None
+        # Mode "r" would read the first header here, and end at any that is damaged.
+        tar = tarfile.TarFile(
+            fileobj=cast(Any, view), mode="w", encoding="utf-8", errors="surrogateescape"
+        )
+        end = 0  # of the last member, from the tar's first byte
         while True:
             try:
-                if tar is None:
-                    tar = tarfile.TarFile(
-                        fileobj=cast(Any, view), encoding="utf-8", errors="surrogateescape"
-                    )
-                found = tar.next()
+                info = tarfile.TarInfo.fromtarfile(tar)
             except _PARSE_ERRORS as error:
+                if view.last_at == end and not any(view.last):
+                    break
                 raise self._explain(error, view, end) from None
-            if found is None:
-                break
-            cast(Any, tar).members.clear()  # else it keeps all of them
-            offset = found.offset_data
-            # tarfile's own check comes with the next member, and older versions go backwards.
-            if found.size < 0 or tar.offset <= end or offset > tar.offset:
+            if info.size < 0 or tar.offset <= end or info.offset_data > tar.offset:
                 raise self._damaged(end, "its size is impossible")
-            self._last = found.name
-            kind = next(kind for is_it, kind in _KINDS if is_it(found))
-            if kind == "file" and offset + found.size > (self._size_bytes or math.inf):
-                raise self._cut(
-                    f"in the data of {printable(found.name)}, which has {found.size} bytes "
-                    f"from byte {self._start + offset} on"
-                )
-            end = tar.offset
-            yield TarMember(found.name, kind, self._start + offset, found.size)
-        self._check_end(view, end)
+            self._last, end = info.name, tar.offset
+            offset = self._start + info.offset_data
+            if self._size_bytes is not None and end > self._size_bytes:
+                raise self._cut_in_data(f", which has {info.size} bytes from byte {offset} on")
+            kind = "sparse" if info.issparse() else _KINDS.get(info.type, "unknown")
+            yield TarMember(info.name, kind, offset, info.size)
+            if self._content.seek(self._start + end) < self._start + end:
+                raise self._cut_in_data()
+        if view.last:
+            self.has_end_marker = True
+            self._check_end(view)
+        elif not end:
+            raise DatasetError(f"{self.where} is empty: {_MAKE_AGAIN}")
 
-    def _check_end(self, view: "_TarView", end: int) -> None:
-        """Raise DatasetError unless the walk has ended at the end of the tar."""
-        if not view.last:
-            return
-        if any(view.last):
-            if len(view.last) < tarfile.BLOCKSIZE:
-                raise self._cut("in a header")
-            raise self._damaged(end, "there is no header where one should be")
-        self.has_end_marker = True
-        while data := view.scan():
-            zeros = len(data) - len(data.lstrip(b"\0"))
-            if zeros < len(data):
-                at = view.tell() - len(data) + zeros
+    def _check_end(self, view: "_TarView") -> None:
+        """Raise DatasetError unless nothing but zeros follows the end-of-archive marker."""
+        while data := view.read(_SCAN_BYTES):
+            if any(data):
+                at = self._content.tell() - len(data.lstrip(b"\0"))
                 raise DatasetError(
-                    f"{self.where} goes on after its end-of-archive marker, at byte "
-                    f"{self._start + at}{self._after()}: what follows would be lost; if tars were "
-                    "concatenated, pack them one by one, or unpack with `tar --ignore-zeros -xf` "
-                    "and pack the folder"
+                    f"{self.where} goes on after its end-of-archive marker, at byte {at}"
+                    f"{self._after()}: what follows would be lost; if tars were concatenated, pack "
+                    "them one by one, or unpack with `tar --ignore-zeros -xf` and pack the folder"
                 )
 
     def _explain(self, error: Exception, view: "_TarView", end: int) -> DatasetError:
         text = printable(str(error))[:200] or type(error).__name__
-        if not view.tell() and not view.last:
-            return DatasetError(f"{self.where} is empty: {_MAKE_AGAIN}")
-        if not end:
+        if not end and view.last_at == 0:
             return DatasetError(
                 f"{self.where} is no tar file: it does not begin with a header ({text}): give a "
                 "tar, or another --source"
             )
-        if isinstance(error, tarfile.ReadError) and not view.asked_too_much:
-            if "unexpected end of data" in text:
-                return self._cut(f"in the data of {printable(self._last)}")
-            if len(view.last) < tarfile.BLOCKSIZE:
-                return self._cut("in a header")
+        if len(view.last) < tarfile.BLOCKSIZE:
+            return self._cut(f"in a header{self._after()}")
         return self._damaged(end, text)
 
     def _damaged(self, at: int, what: str) -> DatasetError:
@@ -185,13 +168,15 @@ class TarWalk:
             f"{_MAKE_AGAIN}"
         )
 
+    def _cut_in_data(self, more: str = "") -> DatasetError:
+        return self._cut(f"in the data of {printable(self._last)}{more}")
+
     def _cut(self, what: str) -> DatasetError:
         size = "" if self._size_bytes is None else f" after {self._size_bytes} bytes"
-        after = "" if "data of" in what else self._after()
-        return DatasetError(f"{self.where} is cut: it ends{size}, {what}{after}: {_MAKE_AGAIN}")
+        return DatasetError(f"{self.where} is cut: it ends{size}, {what}: {_MAKE_AGAIN}")
 
-    def _after(self, form: str = ", {}") -> str:
-        return form.format(f"after {printable(self._last)}") if self._last else ""
+    def _after(self) -> str:
+        return f", after {printable(self._last)}" if self._last else ""
 
 
 class TarSource(ContainerSource):
@@ -204,16 +189,15 @@ class TarSource(ContainerSource):
     def open_tar(self, container: int, listing: ItemListing) -> Iterator[TarWalk]:
         """Open a container; ResourceError if the disk has no room for a copy that is necessary."""
         with open_container(self.path(container), listing.stamp) as content:
-            self._is_copied = content.size_bytes is None
-            if self._is_copied:
-                listing.expect_spill(content.stored_bytes)
             walk = TarWalk(content)
+            if walk.is_stream:
+                listing.expect_spill(content.stored_bytes)
             yield walk
             walk.note_end(listing)
 
     def place(self, walk: TarWalk, member: TarMember, listing: ItemListing) -> int:
         """Return the offset of a member's data for ``ItemListing.add``."""
-        if not self._is_copied or not is_readable(member):
+        if not walk.is_stream or not is_readable(member):
             return member.offset
         offset = listing.about.spilled_bytes
         for piece in walk.read(member):
@@ -281,42 +265,32 @@ def is_tar(start: bytes) -> bool:
 
 def find_first(start: bytes) -> str:
     """Return the name of the first file in a tar, by its start; without folders, or ""."""
-    try:
-        with tarfile.open(fileobj=io.BytesIO(start), mode="r:") as archive:
-            return next((each.name.rpartition("/")[2] for each in archive if each.isreg()), "")
-    except _PARSE_ERRORS:
-        return ""  # its reader reports what is wrong with it
+    members = iter(TarWalk(StreamContent(iter((start,)))))
+    with contextlib.suppress(DatasetError):  # its reader reports what is wrong with it
+        for member in members:
+            if member.kind == "file":
+                return member.name.rpartition("/")[2]
+    return ""
 
 
 class _TarView:
-    """A tar as tarfile reads it: from position 0, headers only."""
+    """A tar as tarfile reads it: positions count from its first byte, and headers only."""
 
     def __init__(self, content: Content, start: int, size_bytes: int | None) -> None:
         self._content = content
         self._start = start
         self._size_bytes = size_bytes
-        self.last = b""
-        """What the last read returned: the header at which tarfile has ended."""
-        self.asked_too_much = False
+        self.last, self.last_at = b"", 0
+        """What was read last, and where."""
 
     def read(self, size: int) -> bytes:
         if not 0 <= size <= _HEADER_BYTES_MAX:
-            self.asked_too_much = True
             raise tarfile.ReadError(f"a header of {size} bytes")
-        self.last = self._content.read(self._room(size))
-        return self.last
-
-    def scan(self) -> bytes:
-        """Return some of what is left; none at the end."""
-        return self._content.read(self._room(_SCAN_BYTES))
-
-    def seek(self, position: int) -> None:
+        self.last_at = self.tell()
         if self._size_bytes is not None:
-            position = min(position, self._size_bytes)
-        self._content.seek(self._start + position)
+            size = min(size, self._size_bytes - self.last_at)
+        self.last = self._content.read(size)
+        return self.last
 
     def tell(self) -> int:
         return self._content.tell() - self._start
-
-    def _room(self, size: int) -> int:
-        return size if self._size_bytes is None else min(size, self._size_bytes - self.tell())
