@@ -5,7 +5,6 @@ Invariant: the result does not depend on the order in which the file system list
 
 import os
 import re
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
@@ -14,11 +13,7 @@ from feeder.process.path_text import path_to_text, printable
 from feeder.process.regular_file import read_regular
 from feeder.source.kinds import MODULES, find_kind
 from feeder.source.label_files.columns import has_image_suffix
-from feeder.source.location.file_format import (
-    inflate_start,
-    is_zstd,
-    recognise_other,
-)
+from feeder.source.location.file_format import inflate_start, is_zstd, recognise_other
 from feeder.source.location.storage import is_folder, read_whole, scan_folder
 
 _LABELS: Final = re.compile(r"\.(csv|tsv|json|jsonl|ndjson)$", re.IGNORECASE)
@@ -30,24 +25,46 @@ _START_BYTES: Final = 1 << 16
 _MANIFEST_BYTES_MAX: Final = 64 << 20
 
 
-@dataclass(slots=True)
 class FolderContents:
-    """What a folder directly holds, besides hidden entries."""
+    """What a folder directly holds, besides hidden entries; names are sorted, as paths in Python.
 
-    folders: list[str] = field(default_factory=list)
-    """Their names, sorted; as paths in Python."""
-    containers: dict[str, list[str]] = field(default_factory=dict)
-    """The names of files, sorted, by what they seem to be: "tar files"."""
-    labels: list[str] = field(default_factory=list)
-    """The names of files that may hold labels, sorted."""
-    images: int = 0
-    """Files with an image's suffix."""
-    others: list[str] = field(default_factory=list)
-    """The first few names of other files, sorted."""
-    is_packed: bool = False
-    """Whether it is a dataset that Feeder packed."""
-    is_saved: bool = False
-    """Whether Hugging Face's ``save_to_disk`` wrote it."""
+    DatasetError if it cannot be listed.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.folders: list[str] = []
+        self.containers: dict[str, list[str]] = {}
+        """Files by what they seem to be: "tar files"."""
+        self.labels: list[str] = []
+        """Files that may hold labels."""
+        self.images = 0
+        """Files with an image's suffix, which may be millions."""
+        self.others: list[str] = []
+        """The first few other files."""
+        self.is_saved = False
+        """Whether Hugging Face's ``save_to_disk`` wrote it."""
+        kinds = [kind for name in MODULES if (kind := find_kind(name)).what]
+        for entry in scan_folder(os.fsencode(path), "source folder"):
+            name = os.fsdecode(entry.name)
+            if name.startswith("."):
+                continue
+            self.is_saved |= name in _SAVED
+            if is_folder(entry):
+                self.folders.append(name)
+            elif has_image_suffix(name):
+                self.images += 1
+            elif is_label_name(name):
+                if name not in _DESCRIPTIONS:
+                    self.labels.append(name)
+            elif plural := next((kind.plural for kind in kinds if kind.has_name(name)), ""):
+                self.containers.setdefault(plural, []).append(name)
+            else:
+                self.others.append(name)
+        for names in (self.folders, self.labels, self.others, *self.containers.values()):
+            names.sort(key=path_to_text)
+        del self.others[_OTHERS_MAX:]
+        self.is_packed = _is_packed(path)
+        """Whether it is a dataset that Feeder packed."""
 
     def describe(self) -> str:
         """Return folders, images and containers, counted, for a message."""
@@ -89,38 +106,13 @@ def describe_file(path: Path) -> str:
     return f"is {what}: {remedy}" if remedy else f"is {what}"
 
 
-def look_at_folder(path: Path) -> FolderContents:
-    """Return what a folder holds; DatasetError if it cannot be listed."""
-    contents = FolderContents()
-    kinds = [kind for name in MODULES if (kind := find_kind(name)).what]
-    for entry in scan_folder(os.fsencode(path), "source folder"):
-        name = os.fsdecode(entry.name)
-        if name.startswith("."):
-            continue
-        contents.is_saved |= name in _SAVED
-        if is_folder(entry):
-            contents.folders.append(name)
-        elif has_image_suffix(name):
-            contents.images += 1
-        elif is_label_name(name):
-            if name not in _DESCRIPTIONS:
-                contents.labels.append(name)
-        elif plural := next((kind.plural for kind in kinds if kind.has_name(name)), ""):
-            contents.containers.setdefault(plural, []).append(name)
-        else:
-            contents.others.append(name)
-    lists = (contents.folders, contents.labels, contents.others, *contents.containers.values())
-    for names in lists:
-        names.sort(key=path_to_text)
-    del contents.others[_OTHERS_MAX:]
-    try:
-        manifest = read_regular(path / _MANIFEST, _MANIFEST_BYTES_MAX)
-        contents.is_packed = b'"feeder-dataset"' in manifest
-    except OSError:
-        pass
-    return contents
-
-
 def is_label_name(name: str) -> bool:
     """Return whether a file is called as files of labels are."""
     return _LABELS.search(name) is not None
+
+
+def _is_packed(folder: Path) -> bool:
+    try:
+        return b'"feeder-dataset"' in read_regular(folder / _MANIFEST, _MANIFEST_BYTES_MAX)
+    except OSError:
+        return False

@@ -21,13 +21,7 @@ from msgspec.structs import replace
 
 from feeder.errors import ConfigError, DatasetError
 from feeder.process.path_text import encode_name, path_from_text, path_to_text, printable
-from feeder.source.contents import (
-    FolderContents,
-    describe_file,
-    is_label_name,
-    look_at_folder,
-    recognise_file,
-)
+from feeder.source.contents import FolderContents, describe_file, is_label_name, recognise_file
 from feeder.source.item_bytes import sniff_file
 from feeder.source.kinds import MODULES, find_kind
 from feeder.source.label_files.label_file import LabelFile
@@ -62,49 +56,28 @@ def recognise(
         raise ConfigError(f"--source {printable(kind)}: must be {', '.join(MODULES)}")
     paths = find_files(location)
     spec = SourceSpec(
-        kind=kind or "class-folder",
+        kind=kind or "",  # which is looked for below
         location=location,
         containers=paths,
         labels_file=labels_file and find_file(labels_file, "--labels", may_be_folder=True),
         class_names_file=class_names_file and find_file(class_names_file, "--class-names"),
         **choices,
     )
-    wanted = spec.split  # which may choose files first, then rows in them
     folder = path_from_text(paths[0])
     if folder.is_dir():
-        spec = _recognise_folder(spec, folder, is_forced=kind is not None)
-    elif any(path_from_text(path).is_fifo() for path in paths):
+        return _recognise_folder(spec, folder)
+    if any(path_from_text(path).is_fifo() for path in paths):
         kinds = [name for name in MODULES if find_kind(name).is_streamable]
         if kind not in kinds:
             raise ConfigError(
                 f"{printable(location)} is a pipe, which is not looked at first: say what it is "
                 f"with --source {' or '.join(kinds)}; other kinds are files"
             )
-    else:
-        spec = _choose_files(spec, paths)
-        spec = spec if kind is not None else replace(spec, kind=_recognise_files(spec.containers))
-    return spec if spec.is_loose else _choose_rows(spec, wanted)
+    return _recognise_files(spec, paths)
 
 
-def _choose_rows(spec: SourceSpec, wanted: str) -> SourceSpec:
-    """Return the spec of containers whose rows have splits with the one to pack."""
-    count_splits = find_kind(spec.kind).count_splits
-    column, counts = ("", {}) if count_splits is None else count_splits(spec)
-    choice = _choice(spec)
-    if column:
-        where = f"{printable(spec.location)}, by its column {printable(column)},"
-        if len(counts) > 1:
-            choice = choice._replace(split=wanted)
-        split, note = choice.choose_rows(counts, where)
-        return replace(spec, split=split or "", notes=(*spec.notes, note))
-    if spec.split:
-        by_column = "neither its files nor a column split say so"
-        raise choice.no_splits(by_column if count_splits else "none of its files is called so")
-    return spec
-
-
-def _recognise_folder(spec: SourceSpec, folder: Path, *, is_forced: bool) -> SourceSpec:
-    contents = look_at_folder(folder)
+def _recognise_folder(spec: SourceSpec, folder: Path) -> SourceSpec:
+    contents = FolderContents(folder)
     shown = _show(folder)
     if contents.is_packed:
         raise ConfigError(f"{shown} is a packed dataset already: give it to feeder serve")
@@ -114,43 +87,138 @@ def _recognise_folder(spec: SourceSpec, folder: Path, *, is_forced: bool) -> Sou
             "with load_from_disk, and write Parquet (docs/sources.md says how) or call "
             "feeder.pack_samples"
         )
-    if is_forced and spec.kind == "class-folder":
-        return _choose_class_folder(spec, folder, contents.folders, is_forced=True)
-    if is_forced and spec.kind == "labelled-folder":
-        return _find_labels(spec, folder, contents, is_forced=True)
+    kind = spec.kind or _find_folder_kind(spec, folder, contents)
+    if kind == "labelled-folder" and spec.label_kind != "none":
+        labels_file = spec.labels_file or _find_labels_file(folder, contents)
+        return replace(spec, kind=kind, labels_file=labels_file)  # its rows may have splits
+    if kind in ("class-folder", "labelled-folder"):
+        return _choose_folder(spec, kind, folder, contents)
     names = [name for names in contents.containers.values() for name in names]
-    if is_forced:
-        plural = find_kind(spec.kind).plural
+    if kind:
+        plural = find_kind(kind).plural
         names = contents.containers.get(plural, [])
         if not names:
             raise ConfigError(
                 f"{shown} holds no {plural} by their names: give them by a pattern, such as "
                 f"{shown}/*"
             )
-    paths = sorted(path_to_text(folder / name) for name in names)
-    if is_forced:
-        return _choose_files(spec, paths)
+    return _recognise_files(spec, sorted(path_to_text(folder / name) for name in names))
+
+
+def _find_folder_kind(spec: SourceSpec, folder: Path, contents: FolderContents) -> str:
+    """Return whether a folder is a class-folder or a labelled-folder; "" if it has containers."""
     others = (os.fsencode(folder / name) for name in contents.others)
     has_images = contents.images > 0 or any(map(sniff_file, others))
-    if contents.containers and (has_images or contents.folders):
-        raise ConfigError(f"{shown} holds {contents.describe()}: {_CHOOSE}")
     if contents.containers:
-        spec = _choose_files(spec, paths)
-        return replace(spec, kind=_recognise_files(spec.containers))
+        if has_images or contents.folders:
+            raise ConfigError(f"{_show(folder)} holds {contents.describe()}: {_CHOOSE}")
+        return ""
     needs_labels = not contents.folders or bool(contents.labels) or spec.label_kind == "none"
     if (
         spec.labels_file
         or (has_images and needs_labels)
         or (len(contents.labels) == 1 and _lists_files(spec, folder / contents.labels[0], folder))
     ):
-        return _find_labels(spec, folder, contents, is_forced=False)
+        return "labelled-folder"
     if contents.others and not contents.folders:
         what = describe_file(folder / contents.others[0])
-        raise DatasetError(f"{shown} holds no images; {_show(contents.others[0])} {what}")
-    return _choose_class_folder(spec, folder, contents.folders, is_forced=False)
+        raise DatasetError(f"{_show(folder)} holds no images; {_show(contents.others[0])} {what}")
+    return "class-folder"
 
 
-def _recognise_files(paths: Sequence[str]) -> str:
+def _find_labels_file(folder: Path, contents: FolderContents) -> str:
+    """Return the one file in a folder of images that may have their labels."""
+    if not contents.labels:
+        raise ConfigError(
+            f"{_show(folder)} holds images without labels: name the file that has them with "
+            "--labels, put the images into a folder per class, or give --label-kind none"
+        )
+    if len(contents.labels) > 1:
+        shown = ", ".join(map(_show, contents.labels[:_SHOWN_MAX]))
+        more = len(contents.labels) - _SHOWN_MAX
+        raise ConfigError(
+            f"{_show(folder)} holds {shown}{f' and {more:,} more' * (more > 0)}: choose the file "
+            "that has the labels with --labels"
+        )
+    return path_to_text(folder / contents.labels[0])
+
+
+def _lists_files(spec: SourceSpec, path: Path, folder: Path) -> bool:
+    """Return whether one of the first rows of a file lists a file below ``folder``."""
+    try:
+        rows = LabelFile(
+            path, image=spec.image, label=spec.label, label_kind=spec.label_kind
+        ).rows()
+        names = NameFinder(path_to_text(folder), path_to_text(folder), NameKeys(array("Q")))
+        return any(names.find(row.file) for row in itertools.islice(rows, _ROWS_TRIED))
+    except (ConfigError, DatasetError):
+        return False  # it is no file of labels
+
+
+def _choose_folder(
+    spec: SourceSpec, kind: str, folder: Path, contents: FolderContents
+) -> SourceSpec:
+    """Return the spec of a folder of loose images, or of the split in it that was chosen.
+
+    Raises ConfigError for folders that are splits, or hold containers instead of images.
+    """
+    names = contents.folders
+    split: str | None
+    if not spec.split and not spec.all_splits and _is_test_set(folder, names):
+        split = names[0]
+        note = f"the classes are the folders in {_show(folder / split)}, the only one there"
+    else:
+        split, note = _choice(spec).choose_folder(folder, names)
+    spec = _add_note(spec, note)
+    if split is not None:
+        path = path_to_text(folder / split)
+        inside = replace(spec, location=path, containers=(path,), split="")
+        return _recognise_folder(inside, folder / split)
+    for name in names[:_FOLDERS_TRIED] if kind == "class-folder" else ():
+        below = FolderContents(folder / name)
+        if below.containers and not below.images and not below.folders:
+            raise ConfigError(
+                f"{_show(folder)} holds no images, and {_show(folder / name)} has "
+                f"{below.describe()}: give one such folder"
+            )
+    return replace(spec, kind=kind)
+
+
+def _is_test_set(folder: Path, names: list[str]) -> bool:
+    """Return whether a folder holds a test set alone, with its classes, as many archives do.
+
+    A training set alone is asked about: then something else is missing.
+    """
+    if len(names) != 1 or split_of(names[0]) != "test" or not is_split(names[0]):
+        return False
+    inside = FolderContents(folder / names[0])
+    return bool(inside.folders) and not (inside.images or inside.containers)
+
+
+def _recognise_files(spec: SourceSpec, paths: Sequence[str]) -> SourceSpec:
+    """Return the spec of files, or of those of the split that was chosen, or of its rows."""
+    choice = _choice(spec)
+    files, note = choice.choose_files(paths)
+    spec = _add_note(replace(spec, containers=files or tuple(paths), split=""), note)
+    if not spec.kind:
+        spec = replace(spec, kind=_find_file_kind(spec.containers))
+    if spec.is_loose:  # which refuses files
+        return spec
+    count_splits = find_kind(spec.kind).count_splits
+    column, counts = ("", {}) if count_splits is None else count_splits(spec)
+    if column:
+        if files and len(counts) == 1:  # all rows of the files that were chosen
+            choice = choice._replace(split="")
+        where = f"{printable(spec.location)}, by its column {printable(column)},"
+        split, note = choice.choose_rows(counts, where)
+        return _add_note(replace(spec, split=split or ""), note)
+    if choice.split and not files:
+        by_column = "neither its files nor a column split say so"
+        raise choice.no_splits(by_column if count_splits else "none of its files is called so")
+    return spec
+
+
+def _find_file_kind(paths: Sequence[str]) -> str:
     """Return the kind of source that all files are."""
     if len(paths) > _LOOKED_AT_MAX:  # the first of each form that their names have
         names = {re.sub(r"\d+", "0", os.path.basename(path)): path for path in reversed(paths)}
@@ -185,104 +253,12 @@ def _describe_unknown(path: str, what: str, remedy: str) -> str:
     )
 
 
-def _find_labels(
-    spec: SourceSpec, folder: Path, contents: FolderContents, *, is_forced: bool
-) -> SourceSpec:
-    """Return the spec of a folder of images with the one file that may have their labels."""
-    spec = replace(spec, kind="labelled-folder")
-    if spec.labels_file:
-        return spec  # rows of the file may have splits
-    if spec.label_kind == "none":
-        return _choose_folder(spec, folder, contents.folders, is_forced=is_forced)
-    if not contents.labels:
-        raise ConfigError(
-            f"{_show(folder)} holds images without labels: name the file that has them with "
-            "--labels, put the images into a folder per class, or give --label-kind none"
-        )
-    if len(contents.labels) > 1:
-        shown = ", ".join(map(_show, contents.labels[:_SHOWN_MAX]))
-        more = len(contents.labels) - _SHOWN_MAX
-        raise ConfigError(
-            f"{_show(folder)} holds {shown}{f' and {more:,} more' * (more > 0)}: choose the file "
-            "that has the labels with --labels"
-        )
-    return replace(spec, labels_file=path_to_text(folder / contents.labels[0]))
-
-
-def _lists_files(spec: SourceSpec, path: Path, folder: Path) -> bool:
-    """Return whether one of the first rows of a file lists a file below ``folder``."""
-    try:
-        rows = LabelFile(
-            path, image=spec.image, label=spec.label, label_kind=spec.label_kind
-        ).rows()
-        names = NameFinder(path_to_text(folder), path_to_text(folder), NameKeys(array("Q")))
-        return any(names.find(row.file) for row in itertools.islice(rows, _ROWS_TRIED))
-    except (ConfigError, DatasetError):
-        return False  # it is no file of labels
-
-
-def _choose_class_folder(
-    spec: SourceSpec, folder: Path, names: list[str], *, is_forced: bool
-) -> SourceSpec:
-    """Return the spec of the folder, or of the split in it that was chosen.
-
-    Raises ConfigError for folders that are splits, or hold containers instead of images.
-    """
-    chosen = _choose_folder(spec, folder, names, is_forced=is_forced)
-    if chosen.containers != spec.containers:
-        return chosen
-    for name in names[:_FOLDERS_TRIED]:
-        inside = look_at_folder(folder / name)
-        if inside.containers and not inside.images and not inside.folders:
-            raise ConfigError(
-                f"{_show(folder)} holds no images, and {_show(folder / name)} has "
-                f"{inside.describe()}: give one such folder"
-            )
-    return chosen
-
-
-def _choose_folder(
-    spec: SourceSpec, folder: Path, names: list[str], *, is_forced: bool
-) -> SourceSpec:
-    """Return the spec of the folder, or of the split in it that was chosen."""
-    if not spec.split and not spec.all_splits and _is_test_set(folder, names):
-        split: str | None = names[0]
-        note = f"the classes are the folders in {_show(folder / names[0])}, the only one there"
-    else:
-        split, note = _choice(spec).choose_folder(folder, names)
-    spec = replace(spec, notes=(*spec.notes, note)) if note else spec
-    if split is None:
-        return spec
-    path = path_to_text(folder / split)
-    kind = spec.kind if is_forced else "class-folder"
-    inside = replace(spec, kind=kind, location=path, containers=(path,), split="")
-    return _recognise_folder(inside, folder / split, is_forced=is_forced)
-
-
-def _is_test_set(folder: Path, names: list[str]) -> bool:
-    """Return whether a folder holds a test set alone, with its classes, as many archives do.
-
-    A training set alone is asked about: then something else is missing.
-    """
-    if len(names) != 1 or split_of(names[0]) != "test" or not is_split(names[0]):
-        return False
-    inside = look_at_folder(folder / names[0])
-    return bool(inside.folders) and not (inside.images or inside.containers)
-
-
-def _choose_files(spec: SourceSpec, paths: Sequence[str]) -> SourceSpec:
-    """Return the spec of the files, or of those of the split that was chosen."""
-    chosen, note = _choice(spec).choose_files(paths)
-    return replace(
-        spec,
-        containers=chosen or tuple(paths),
-        split=spec.split if chosen is None else "",
-        notes=(*spec.notes, note) if note else spec.notes,
-    )
-
-
 def _choice(spec: SourceSpec) -> SplitChoice:
     return SplitChoice(spec.split, spec.all_splits, printable(spec.location))
+
+
+def _add_note(spec: SourceSpec, note: str) -> SourceSpec:
+    return replace(spec, notes=(*spec.notes, note)) if note else spec
 
 
 def _show(path: str | Path) -> str:
