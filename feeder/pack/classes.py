@@ -23,7 +23,7 @@ from feeder.plan.labels import LabelKind, LabelSpec
 from feeder.process.path_text import path_from_text, printable
 from feeder.process.regular_file import read_regular
 from feeder.source.listing import CLASSES_MAX
-from feeder.source.raw_labels import Form
+from feeder.source.raw_labels import Form, decode_values
 from feeder.source.source import SourceSpec
 from feeder.survey.numbers import plural
 
@@ -88,7 +88,7 @@ class ClassPlan:
         if self.labels.kind not in ("multi", "float"):
             return b""
         if form == Form.REALS and self.labels.kind == "float":
-            return items.text.label_values(label, form).tobytes()  # as the listing has stored it
+            return decode_values(items.text, label, form).tobytes()  # as the listing has stored it
         keys = self.reading.keys(items, container, form, label)
         if self.labels.kind == "float":
             return self.labels.encode_floats(keys)  # type: ignore[arg-type]

@@ -70,7 +70,7 @@ def list_source(
         if workers == 1 or sum(stamps[number][0] for number in todo) <= _INLINE_BYTES_MAX:
             with closing(open_source(spec, path_to_text(work_folder))) as source:
                 for number in todo:
-                    _list_one(source, spec, work_folder, number, lambda n, _: progress.add(n))
+                    _list_one(source, spec, work_folder, number, progress.add)
         else:
             setup = Setup(work_folder=path_to_text(os.path.abspath(work_folder)))
             tasks = (Task(container=number) for number in todo)
@@ -137,7 +137,7 @@ def perform(setup: Setup, task: Task, report: Report) -> None:
     work_folder = path_from_text(setup.work_folder)
     spec = read_spec(work_folder)
     with closing(open_source(spec, setup.work_folder)) as source:
-        _list_one(source, spec, work_folder, task.container, lambda n, _: report.add(count=n))
+        _list_one(source, spec, work_folder, task.container, lambda n: report.add(count=n))
 
 
 def _list_one(
@@ -204,7 +204,7 @@ def _listed_files(
     for first in range(0, len(items.rows), _CHUNK):
         rows = items.rows[first : first + _CHUNK]
         for at, size, stamp in rows[["name_at", "name_bytes", "stamp"]].tolist():
-            yield os.path.join(root, items.text.name(at, size)), stamp
+            yield os.path.join(root, items.text[at : at + size]), stamp
 
 
 def stamp_labels(spec: SourceSpec) -> dict[bytes, int]:

@@ -26,7 +26,7 @@ from feeder.errors import ConfigError
 from feeder.plan.rng import derive_keys
 from feeder.process.path_text import decode_name, printable
 from feeder.process.regular_file import open_regular_file
-from feeder.source.listing import ListedItems, ListText, map_rows
+from feeder.source.listing import ListedItems, Text, map_rows, map_text
 from feeder.source.raw_labels import Form
 from feeder.source.source import Item, SourceSpec
 
@@ -48,7 +48,7 @@ class SourceItems:
 
     lists: Sequence[ListedItems]
     rows: NDArray[np.void]
-    text: ListText
+    text: Text
     texts: tuple[str, ...]
     """The texts of all containers, one after the other."""
     first_text: tuple[int, ...]
@@ -61,7 +61,8 @@ class SourceItems:
 
     def item(self, row: int) -> Item:
         record = self.rows[row]
-        name = self.text.name(int(record["name_at"]), int(record["name_bytes"]))
+        at = int(record["name_at"])
+        name = self.text[at : at + int(record["name_bytes"])]
         return Item(
             int(record["container"]),
             int(record["offset"]),
@@ -96,7 +97,7 @@ def merge_lists(work_folder: Path, lists: Sequence[ListedItems]) -> SourceItems:
             for items, first in zip(lists, first_text, strict=True):
                 _append(items, first, rows_file, file)
                 items.release()
-        rows, text = map_rows(rows_path), ListText(text_path)
+        rows, text = map_rows(rows_path), map_text(text_path)
     return SourceItems(lists=lists, rows=rows, text=text, texts=texts, first_text=first_text)
 
 
@@ -109,7 +110,7 @@ def _append(items: ListedItems, first_text: int, rows_file: BinaryIO, text_file:
         rows["label"][rows["form"] >= Form.NUMBERS] += at
         rows["label"][rows["form"] == Form.TEXT] += first_text
         rows_file.write(rows.tobytes())
-    items.copy_text(text_file)
+    text_file.write(items.text)
 
 
 def check_names(items: SourceItems, is_image: Callable[[Item], bool]) -> str:
@@ -221,7 +222,7 @@ def _encode_rows(
         stamp = stamp or items.lists[container].listed.stamp[1]
         parts.append(_HEAD.pack(container, offset, size, stamp, label, name_bytes))
         parts.append(plan.stored_row(items, container, form, stored))
-        parts.append(items.text.name(name_at, name_bytes))
+        parts.append(items.text[name_at : name_at + name_bytes])
     return b"".join(parts)
 
 

@@ -29,6 +29,7 @@ from feeder.source.raw_labels import (
     LabelTexts,
     Look,
     check_float,
+    decode_values,
     parse_decimal,
     show_label,
     split_joined,
@@ -439,7 +440,7 @@ def _raw_values(
         if form == Form.TEXT:
             return [items.texts[label]]
         return [float(np.int64(label).view(np.float64))] if form == Form.REAL else [label]
-    values: list[int] | list[float] = items.text.label_values(label, form).tolist()
+    values: list[int] | list[float] = decode_values(items.text, label, form).tolist()
     if form == Form.TEXTS:
         return [items.texts[items.first_text[container] + int(value)] for value in values]
     return values

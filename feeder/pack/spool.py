@@ -227,7 +227,7 @@ class Spool:
                 continue
             items = ListedItems(self._folder, number, listed)
             for at, size in items.rows[["name_at", "name_bytes"]].tolist():
-                stored = items.text.name(at, size)
+                stored = items.text[at : at + size]
                 if stem_hash(stored) == stem:
                     return decode_name(stored)
         raise DatasetError(f"{list_path(self._folder, 1, 'json')} is damaged: {self._start_over()}")

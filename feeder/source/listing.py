@@ -10,10 +10,11 @@ So 14 million items take 64 bytes and their name each, in the page cache. A list
 missing is written again; one that is complete is used again unless the container has changed.
 """
 
+import contextlib
+import functools
 import json
 import mmap
 import os
-import shutil
 import struct
 import time
 from collections.abc import Callable, Iterable, Mapping
@@ -35,7 +36,6 @@ from feeder.source.raw_labels import (
     Form,
     LabelFacts,
     Value,
-    decode_values,
     encode_values,
     parse_decimal,
     read_raw,
@@ -56,16 +56,17 @@ ITEM: Final = np.dtype(
         ("form", "<u2"),  # of the label: raw_labels.Form
     ]
 )
+_RECORD: Final = struct.Struct("<QQQQQqQIHH")
+"""Packs one ITEM."""
 NAME_BYTES_MAX: Final = 0xFFFF
 CLASSES_MAX: Final = 2**20  # as many as a client accepts
-_BUFFER_ITEMS: Final = 4096
 _REPORT_EVERY_S: Final = 0.25
 _JSON_BYTES_MAX: Final = 256 << 20
-_FLOAT: Final = struct.Struct("<d")
-_FLOAT_BITS: Final = struct.Struct("<q")
 
-Progress = Callable[[int, int], None]
-"""Called with new items and new bytes, a few times a second."""
+Progress = Callable[[int], None]
+"""Called with the number of new items, a few times a second."""
+
+Text = mmap.mmap | bytes
 
 
 class ListedContainer(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
@@ -120,12 +121,11 @@ class ItemListing:
         self._is_split = label_kind in ("multi", "one-hot", "multi-hot")
         self._progress = progress
         self._reported_s = time.monotonic()
-        self._new_items = self._new_bytes = 0
+        self._new_items = 0
         forget_list(folder, number)
         self._files: dict[str, BinaryIO] = {}
         for suffix in ("items", "text"):  # which even an empty list has
             self._file(suffix)
-        self._rows: list[tuple[int, ...]] = []
         self._text_bytes = 0
         self._texts: dict[str, int] = {}
         self._finished = False
@@ -155,8 +155,8 @@ class ItemListing:
         self._write_text(stored)
         stem = os.path.splitext(name)[0].casefold()
         stored_form, stored_label = self._store_label(form, value)
-        self._rows.append(
-            (
+        self._files["items"].write(
+            _RECORD.pack(
                 xxhash.xxh3_64_intdigest(stored),
                 xxhash.xxh3_64_intdigest(encode_name(stem)),
                 offset,
@@ -171,16 +171,14 @@ class ItemListing:
         )
         self.about.items += 1
         self.about.bytes += size_bytes
-        if len(self._rows) >= _BUFFER_ITEMS:
-            self._flush()
-        self._count(size_bytes)
+        self._count()
 
     def reject(self, name: str, kind: FaultKind, reason: str) -> None:
         """Record an item that cannot become a sample, for the quarantine list."""
         entry = {"kind": kind, "path": name, "reason": reason}
         self._file("rejected").write(json.dumps(entry, sort_keys=True).encode("ascii") + b"\n")
         self.about.rejected += 1
-        self._count(0)
+        self._count()
 
     def expect_spill(self, size_bytes: int) -> None:
         """Raise ResourceError if the disk has no room for a spilled copy of about this size."""
@@ -219,7 +217,6 @@ class ItemListing:
 
     def finish(self, container: str, stamp: tuple[int, int]) -> ListedContainer:
         """Complete the list and return its facts."""
-        self._flush()
         for file in self._files.values():
             file.flush()
             os.fsync(file.fileno())
@@ -230,9 +227,10 @@ class ItemListing:
         temporary.write_bytes(json.dumps(msgspec.to_builtins(listed, str_keys=True)).encode())
         temporary.replace(path)
         self._finished = True
-        self._close()
+        for file in self._files.values():
+            file.close()
         if self._progress is not None:
-            self._progress(self._new_items, self._new_bytes)
+            self._progress(self._new_items)
         return listed
 
     def _store_label(self, form: Form, value: Value) -> tuple[Form, int]:
@@ -254,7 +252,7 @@ class ItemListing:
                 return form, self._text_number(value)
             form, value = Form.REAL, number  # more values than there can be classes
         if isinstance(value, float):
-            return form, _FLOAT_BITS.unpack(_FLOAT.pack(value))[0]
+            return form, struct.unpack("<q", struct.pack("<d", value))[0]
         return form, value or 0
 
     def _text_number(self, text: str) -> int:
@@ -270,17 +268,12 @@ class ItemListing:
         self._files["text"].write(data)
         self._text_bytes += len(data)
 
-    def _flush(self) -> None:
-        self._files["items"].write(np.array(self._rows, ITEM).tobytes())
-        self._rows.clear()
-
-    def _count(self, size_bytes: int) -> None:
+    def _count(self) -> None:
         self._new_items += 1
-        self._new_bytes += size_bytes
         if self._progress is not None and time.monotonic() - self._reported_s > _REPORT_EVERY_S:
             self._reported_s = time.monotonic()
-            self._progress(self._new_items, self._new_bytes)
-            self._new_items = self._new_bytes = 0
+            self._progress(self._new_items)
+            self._new_items = 0
 
     def _file(self, suffix: str) -> BinaryIO:
         """Return a file of the list, created where it is not there yet."""
@@ -289,22 +282,15 @@ class ItemListing:
             self._files[suffix] = path.open("wb", buffering=1 << 20)
         return self._files[suffix]
 
-    def _close(self) -> None:
-        for file in self._files.values():
-            file.close()
-
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, kind: object, error: object, traceback: object) -> None:
         if self._finished:
             return
-        try:
-            self._close()
-        except OSError:
-            if error is None:
-                raise
-            # close() flushes, which fails again if the first error was a full disk
+        for file in self._files.values():
+            with contextlib.suppress(OSError):  # of a full disk, where closing writes again
+                file.close()
         forget_list(self.folder, self.number)
 
 
@@ -318,34 +304,25 @@ class ListedItems:
         self.listed = listed
         self._folder = folder
         self._number = number
-        self._rows: NDArray[np.void] | None = None
-        self._text: ListText | None = None
 
-    @property
+    @functools.cached_property
     def rows(self) -> NDArray[np.void]:
         """The items, (n,) of dtype ITEM; DatasetError if their file is damaged."""
-        if self._rows is None:
-            path = list_path(self._folder, self._number, "items")
-            self._rows = map_rows(path)
-            if len(self._rows) != self.listed.items:
-                raise DatasetError(f"{path} is damaged: remove {self._folder.parent}, pack again")
-        return self._rows
+        path = list_path(self._folder, self._number, "items")
+        rows = map_rows(path)
+        if len(rows) != self.listed.items:
+            raise DatasetError(f"{path} is damaged: remove {self._folder.parent}, pack again")
+        return rows
 
-    @property
-    def text(self) -> "ListText":
-        """The names and labels of several values."""
-        if self._text is None:
-            self._text = ListText(list_path(self._folder, self._number, "text"))
-        return self._text
+    @functools.cached_property
+    def text(self) -> Text:
+        """The names, and the labels of several values."""
+        return map_text(list_path(self._folder, self._number, "text"))
 
     def release(self) -> None:
         """Unmap the list."""
-        self._rows = self._text = None
-
-    def copy_text(self, out: BinaryIO) -> None:
-        """Append the text to a file."""
-        with list_path(self._folder, self._number, "text").open("rb") as file:
-            shutil.copyfileobj(file, out, 1 << 20)
+        for name in ("rows", "text"):
+            self.__dict__.pop(name, None)
 
     def rejected(self) -> Iterable[Mapping[str, str]]:
         """Yield "kind", "path" and "reason" of each rejected item."""
@@ -356,29 +333,17 @@ class ListedItems:
                 yield json.loads(line)
 
 
-class ListText:
-    """Names, and labels of several values, in a mapped file."""
-
-    def __init__(self, path: Path) -> None:
-        self._data: mmap.mmap | bytes = b""
-        with path.open("rb") as file:
-            if os.fstat(file.fileno()).st_size:
-                self._data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-
-    def name(self, at: int, size_bytes: int) -> bytes:
-        """Return the name at an offset, as shards store it."""
-        return self._data[at : at + size_bytes]
-
-    def label_values(
-        self, at: int, form: int
-    ) -> NDArray[np.float32] | NDArray[np.uint32] | NDArray[np.int64]:
-        """Return the label that is a list at an offset, as ``decode_values`` does; (n,)."""
-        return decode_values(self._data, at, form)
-
-
 def map_rows(path: Path) -> NDArray[np.void]:
     """Return the ITEM records in a file, mapped; (n,)."""
     return np.memmap(path, ITEM, "r") if path.stat().st_size else np.empty(0, ITEM)
+
+
+def map_text(path: Path) -> Text:
+    """Return the text of a list, mapped: names as shards store them, and encoded values."""
+    with path.open("rb") as file:
+        if not os.fstat(file.fileno()).st_size:
+            return b""
+        return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
 
 
 def list_path(folder: Path, number: int, suffix: str) -> Path:

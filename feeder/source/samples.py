@@ -64,7 +64,7 @@ class SampleKeys:
     def add_listed(self, items: ListedItems) -> None:
         """Add a container that an earlier call completed: samples not given yet."""
         fields = items.rows[["name_at", "name_bytes", "stamp"]].tolist()
-        self.add({stem_hash(items.text.name(at, n)): stamp for at, n, stamp in fields}, False)
+        self.add({stem_hash(items.text[at : at + n]): stamp for at, n, stamp in fields}, False)
 
     def add(self, digests: Mapping[int, int], given: bool) -> None:
         """Add samples: their digests by their stems."""

@@ -8,13 +8,14 @@ from typing import Any
 from feeder.plan.labels import LabelChoice
 from feeder.process.path_text import decode_name
 from feeder.source.listing import ItemListing, ListedItems
-from feeder.source.raw_labels import MISSING, Form, Value
+from feeder.source.raw_labels import MISSING, Form, Value, decode_values
 
 
 def name_of(items: ListedItems, row: int) -> str:
     """Return the name of the item in a row of a list."""
     record = items.rows[row]
-    return decode_name(items.text.name(int(record["name_at"]), int(record["name_bytes"])))
+    at = int(record["name_at"])
+    return decode_name(items.text[at : at + int(record["name_bytes"])])
 
 
 def label_of(items: ListedItems, row: int) -> Value:
@@ -30,7 +31,7 @@ def label_of(items: ListedItems, row: int) -> Value:
             return texts[stored]
         case Form.REAL:
             return struct.unpack("<d", struct.pack("<q", stored))[0]  # type: ignore[no-any-return]
-    values: list[Any] = items.text.label_values(stored, form).tolist()
+    values: list[Any] = decode_values(items.text, stored, form).tolist()
     if form == Form.TEXTS:
         return [texts[value] for value in values]
     return [None if value == MISSING else value for value in values]
