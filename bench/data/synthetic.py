@@ -11,12 +11,13 @@ import os
 import shutil
 import tempfile
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
 import msgspec
 
 from feeder.errors import ConfigError, ResourceError
-from feeder.pack.task_pool import Report, TaskPool
+from feeder.pack.task_pool import Report, run_tasks
 
 from .synthetic_image import MAX_CLASSES, class_look, draw_jpeg
 
@@ -77,8 +78,8 @@ def write_synthetic(
             perform(setup, tasks[0], report)
             progress(report.take().get("images", 0))
         else:
-            with TaskPool(__name__, setup, jobs=jobs) as pool:
-                for message in pool.run(tasks):
+            with closing(run_tasks(__name__, setup, tasks, jobs=jobs)) as messages:
+                for message in messages:
                     progress(message.get("images", 0))
         staging.chmod(0o755)
         staging.replace(destination)

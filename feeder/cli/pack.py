@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from feeder.dataset.manifest import Manifest
     from feeder.pack.run import PackSummary
     from feeder.pack.split import SplitOptions
-    from feeder.pack.task_pool import MakePool
+    from feeder.pack.task_pool import RunTasks
 
 _KIND_HELP: Final = f"kind of SRC (default: recognised by its content): {', '.join(MODULES)}"
 
@@ -163,27 +163,25 @@ def run(arguments: argparse.Namespace) -> int:
     own = {field.name for field in dataclasses.fields(PackOptions)} & {*values}
     packing = {name: values[name] for name in own} | {"split": split, "jobs": jobs}
     options = PackOptions(reading=reading | {"split": own_split}, **packing)
-    destination, make_pool = arguments.destination, _choose_pool(arguments)
+    destination, run = arguments.destination, _choose_runner(arguments)
     summary = perform(
-        lambda progress: pack_dataset(
-            arguments.source, destination, options, progress, make_pool=make_pool
-        ),
+        lambda progress: pack_dataset(arguments.source, destination, options, progress, run=run),
         describe_resumable,
     )
     print("\n".join(format_summary(destination, summary)))
     return 0
 
 
-def _choose_pool(arguments: argparse.Namespace) -> "MakePool | None":
+def _choose_runner(arguments: argparse.Namespace) -> "RunTasks | None":
     if arguments.ray is None:
         return None
     import functools
 
     from feeder.cli.cluster import choose_address
-    from feeder.cluster.pack_pool import RayTaskPool
+    from feeder.cluster.pack_pool import run_on_ray
 
     address = choose_address(arguments.ray)
-    return functools.partial(RayTaskPool, address=address, tasks=arguments.jobs or 0)
+    return functools.partial(run_on_ray, address=address, at_once=arguments.jobs or 0)
 
 
 def _choose_split(arguments: argparse.Namespace) -> "tuple[SplitOptions | None, str]":

@@ -1,4 +1,4 @@
-"""A pool like ``feeder.pack.task_pool``'s whose tasks run on the hosts of a Ray cluster.
+"""Runs tasks as ``feeder.pack.task_pool`` does, on the hosts of a Ray cluster.
 
     feeder pack ── tasks ──► ray_process (a child, see ``command``) ──► Ray tasks on any host
                 ◄── {"kind": "report" | "done" | "error", …}
@@ -10,14 +10,15 @@ that a repeated task is not counted twice.
 
 import os
 import time
-from collections.abc import Iterable, Iterator
-from typing import Any, Final, Self
+from collections.abc import Iterable
+from itertools import islice
+from typing import Any, Final
 
 import msgspec
 
 from feeder.cluster.command import RayChild, error_of
 from feeder.errors import PeerError, ResourceError
-from feeder.pack.task_pool import Message, perform_here, raise_error
+from feeder.pack.task_pool import Message, Messages, perform_here, raise_error
 from feeder.process.child import SINGLE_THREADS
 
 CONNECT_MAX_S: Final = 30.0
@@ -28,75 +29,69 @@ STALL_S: Final = 3600.0
 _RESUMABLE: Final = "finished parts are kept, run the same command again"
 
 
-class RayTaskPool:
-    """Runs one module's tasks on a Ray cluster; a context manager that ends them all."""
+def run_on_ray(
+    module: str,
+    setup: msgspec.Struct,
+    tasks: Iterable[msgspec.Struct],
+    *,
+    jobs: int,
+    address: str,
+    at_once: int,
+) -> Messages:
+    """As ``run_tasks``, on a Ray cluster. PeerError and ResourceError where that is lost.
 
-    def __init__(
-        self, module: str, setup: msgspec.Struct, *, jobs: int, address: str, tasks: int
-    ) -> None:
-        """Join the cluster; PeerError and ResourceError where that is impossible.
-
-        ``tasks`` run at once, as many as the cluster has CPUs where that is 0. ``jobs``, the number
-        of this host's processes, is not used.
-        """
-        described = msgspec.to_builtins(setup)
-        self._child = RayChild(
-            {"do": "pack", "address": address, "module": module, "setup": described}
-        )
-        try:
-            answer = self._next(CONNECT_MAX_S, f"joining the Ray cluster at {address or 'auto'}")
-            if "error" in answer:
-                raise error_of(answer)
-            self._tasks = tasks or max(1, int(answer["cpus"]))
-        except BaseException:
-            self._child.close()
-            raise
-
-    def run(self, tasks: Iterable[msgspec.Struct]) -> Iterator[Message]:
-        """As ``TaskPool.run``. PeerError when Ray is lost; finished parts are kept then."""
-        waiting = iter(tasks)
-        running = 0
+    ``at_once`` tasks run together, as many as the cluster has CPUs where that is 0. ``jobs``, the
+    number of this host's processes, is not used.
+    """
+    described = msgspec.to_builtins(setup)
+    request = {"do": "pack", "address": address, "module": module, "setup": described}
+    waiting = iter(tasks)
+    running = 0
+    with RayChild(request) as child:
+        answer = _next(child, CONNECT_MAX_S, f"joining the Ray cluster at {address or 'auto'}")
+        if "error" in answer:
+            raise error_of(answer)
+        at_once = at_once or max(1, int(answer["cpus"]))
         while True:
-            while running < self._tasks and (task := next(waiting, None)) is not None:
-                self._send(msgspec.to_builtins(task))
+            for task in islice(waiting, at_once - running):
+                _send(child, msgspec.to_builtins(task))
                 running += 1
             if not running:
                 return
-            message = self._next(STALL_S, "waiting for a task")
+            message = _next(child, STALL_S, "waiting for a task")
             if message["kind"] == "error":
                 raise_error(message)
             running -= message["kind"] == "done"
             yield message
 
-    def __enter__(self) -> Self:
-        return self
 
-    def __exit__(self, *_: object) -> None:
-        self._child.close()
+def _send(child: RayChild, message: Message) -> None:
+    try:
+        child.send(message)
+    except EOFError as end:
+        raise _lost(end) from None
 
-    def _send(self, message: Message) -> None:
-        try:
-            self._child.send(message)
-        except EOFError as end:
-            raise self._lost(end) from None
 
-    def _next(self, limit_s: float, doing: str) -> Message:
-        by_s = time.monotonic() + limit_s
-        try:
-            while (message := self._child.receive(by_s)) is not None:
-                if "doing" not in message:
-                    return message
-        except EOFError as end:
-            raise self._lost(end) from None
-        raise PeerError(
-            f"Ray did not answer within {limit_s:g} s, {doing}: see `ray status`; {_RESUMABLE}"
-        )
+def _next(child: RayChild, limit_s: float, doing: str) -> Message:
+    by_s = time.monotonic() + limit_s
+    try:
+        while (message := child.receive(by_s)) is not None:
+            if "doing" not in message:
+                return message
+    except EOFError as end:
+        raise _lost(end) from None
+    raise PeerError(
+        f"Ray did not answer within {limit_s:g} s, {doing}: see `ray status`; {_RESUMABLE}"
+    )
 
-    def _lost(self, end: EOFError) -> ResourceError:
-        return ResourceError(f"the connection to Ray was lost ({end}); {_RESUMABLE}")
+
+def _lost(end: EOFError) -> ResourceError:
+    return ResourceError(f"the connection to Ray was lost ({end}); {_RESUMABLE}")
 
 
 def perform_task(module: str, setup: dict[str, Any], task: dict[str, Any]) -> list[dict[str, Any]]:
     """Perform a task in a worker of Ray; its reports and its end, as messages."""
     os.environ.update(SINGLE_THREADS)  # as the pool's processes: Ray starts several on a host
-    return perform_here(module, setup, task)
+    messages: list[Message] = []
+    perform_here(module, setup, task, messages.append)
+    return messages

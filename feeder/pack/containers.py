@@ -18,7 +18,7 @@ import msgspec
 from feeder.dataset.manifest import canonical_json
 from feeder.errors import DatasetError
 from feeder.pack.progress import ProgressLine
-from feeder.pack.task_pool import Report, TaskPool
+from feeder.pack.task_pool import Report, run_tasks
 from feeder.process.output_file import write_output
 from feeder.process.path_text import encode_name, path_from_text, path_to_text
 from feeder.process.regular_file import read_regular
@@ -74,8 +74,10 @@ def list_source(
         else:
             setup = Setup(work_folder=path_to_text(os.path.abspath(work_folder)))
             tasks = (Task(container=number) for number in todo)
-            with TaskPool("feeder.pack.containers", setup, jobs=workers) as pool:
-                for message in pool.run(tasks):
+            with closing(
+                run_tasks("feeder.pack.containers", setup, tasks, jobs=workers)
+            ) as messages:
+                for message in messages:
                     progress.count(message)
     finally:
         progress.clear()

@@ -18,6 +18,7 @@ import os
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -41,7 +42,7 @@ from feeder.pack.progress import ProgressLine
 from feeder.pack.publish import count_classes, publish_parts, read_quarantine
 from feeder.pack.split import Selection, select_items
 from feeder.pack.spool import refuse_spool
-from feeder.pack.task_pool import MakePool, TaskPool
+from feeder.pack.task_pool import RunTasks, run_tasks
 from feeder.pack.work_folder import (
     QuarantineEntry,
     WorkFolder,
@@ -87,12 +88,12 @@ def pack_dataset(
     progress: ProgressLine,
     *,
     spec: SourceSpec | None = None,
-    make_pool: MakePool | None = None,
+    run: RunTasks | None = None,
 ) -> PackSummary:
     """Pack ``source`` into the dataset ``destination``, or resume a killed run.
 
-    ``spec`` is the source if it is recognised already. ``make_pool`` makes the workers of the
-    parts, by default processes of this host. Raises ConfigError (impossible request),
+    ``spec`` is the source if it is recognised already. ``run`` performs the parts, by default
+    in processes of this host. Raises ConfigError (impossible request),
     DatasetError (nothing to pack, or more bad images than ``max_bad`` allows), SourceChangedError
     (a file is not the one that was listed) and ResourceError (disk full or not writable).
     """
@@ -131,7 +132,7 @@ def pack_dataset(
             packed: Counter[str] = Counter()
             if not (destination / MANIFEST_NAME).exists():
                 try:
-                    packed = pack_parts(work, plan, options, make_pool or TaskPool, progress)
+                    packed = pack_parts(work, plan, options, run or run_tasks, progress)
                     check_source(spec, plan.items.lists, progress)
                     check_labels(labels)
                 except SourceChangedError as error:
@@ -271,7 +272,7 @@ def pack_parts(
     work: WorkFolder,
     plan: PackPlan,
     options: PackOptions,
-    make_pool: MakePool,
+    run: RunTasks,
     progress: ProgressLine,
 ) -> Counter[str]:
     """Pack all parts that are not finished; count what was packed.
@@ -310,8 +311,8 @@ def pack_parts(
     )
     progress.begin("packing", "images", state.files, done)
     try:
-        with make_pool("feeder.pack.part", setup, jobs=options.jobs) as pool:
-            for message in pool.run(tasks()):
+        with closing(run("feeder.pack.part", setup, tasks(), jobs=options.jobs)) as messages:
+            for message in messages:
                 progress.count(message)
                 for name in ("count", "bytes", "quarantined"):
                     packed[name] += message.get(name, 0)

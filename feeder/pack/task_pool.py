@@ -14,7 +14,6 @@ parent. They may be killed at any time, so tasks write files atomically.
 """
 
 import contextlib
-import functools
 import importlib
 import json
 import selectors
@@ -24,20 +23,23 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
-from typing import Any, Final, Protocol, Self
+from collections.abc import Callable, Generator, Iterable, Iterator
+from itertools import islice
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
 from feeder.dataset.manifest import Manifest, ShardEntry
 from feeder.errors import ConfigError, DatasetError, FeederError, ResourceError
 from feeder.host.topology import usable_cpus
-from feeder.process.child import SINGLE_THREADS, die_with_parent, start_child
+from feeder.process.child import SINGLE_THREADS, die_with_parent, start_child, wait_for_exit
 from feeder.process.shortage import check_import_memory, explain_shortage, name_file
 from feeder.source.location.storage import SourceChangedError
 
 Message = dict[str, Any]
+Messages = Generator[Message, None, None]
+RunTasks = Callable[..., Messages]
+"""Called as ``run_tasks`` is."""
 
 _MESSAGE_BYTES_MAX: Final = 1 << 16
 _STALL_S: Final = 600.0  # longer than any file, or any fsync of a shard on a slow disk, takes
@@ -65,154 +67,6 @@ def shard_tasks(manifest: Manifest) -> Iterator[ShardTask]:
         first_sample += entry.samples
 
 
-@dataclass(slots=True, eq=False)
-class _Worker:
-    process: subprocess.Popen[bytes]
-    socket: socket.socket
-    is_busy: bool = False
-    last_message_s: float = field(default_factory=time.monotonic)
-
-
-class Pool(Protocol):
-    """Performs tasks; a context manager that ends them all."""
-
-    def run(self, tasks: Iterable[msgspec.Struct]) -> Iterator[Message]:
-        """As ``TaskPool.run``."""
-
-    def __enter__(self) -> Self: ...
-
-    def __exit__(self, *_: object) -> None: ...
-
-
-MakePool = Callable[..., Pool]
-"""Called as ``TaskPool`` is."""
-
-
-class TaskPool:
-    """Worker processes for one module's tasks; a context manager that ends them all."""
-
-    def __init__(self, module: str, setup: msgspec.Struct, *, jobs: int) -> None:
-        self._module = module
-        self._setup = setup
-        self._jobs = jobs
-        self._workers: list[_Worker] = []
-        self._selector = selectors.DefaultSelector()
-
-    def run(self, tasks: Iterable[msgspec.Struct]) -> Iterator[Message]:
-        """Perform ``tasks``; yield the messages of kind "report" and "done" as they arrive.
-
-        Tasks are taken from ``tasks`` as workers become free. Raises a task's FeederError or
-        OSError, and ResourceError when a worker dies or stalls; tasks still running are abandoned.
-        """
-        waiting = iter(tasks)
-        for _ in range(self._jobs):
-            first = next(waiting, None)
-            if first is None:
-                break
-            self._assign(self._start(), first)
-        while any(worker.is_busy for worker in self._workers):
-            for worker in self._ready():
-                if not worker.is_busy:  # readable while idle: it died, but without a task
-                    self._selector.unregister(worker.socket)
-                    continue
-                message = self._receive(worker)
-                if message["kind"] == "error":
-                    raise_error(message)
-                if message["kind"] == "done":
-                    self._assign(worker, next(waiting, None))
-                yield message
-
-    def _start(self) -> _Worker:
-        try:
-            process, ours = start_child(
-                "feeder.pack.task_pool",
-                self._module,
-                more=SINGLE_THREADS,
-                process_group=0,  # the terminal's Ctrl-C is for the parent
-            )
-        except OSError as error:
-            raise ResourceError(
-                f"no worker process can be started ({error.strerror}): use fewer --jobs"
-            ) from error
-        worker = _Worker(process, ours)
-        self._workers.append(worker)
-        self._selector.register(ours, selectors.EVENT_READ, worker)
-        self._send(worker, self._setup)
-        return worker
-
-    def _assign(self, worker: _Worker, task: msgspec.Struct | None) -> None:
-        worker.is_busy = task is not None
-        if task is not None:
-            worker.last_message_s = time.monotonic()
-            self._send(worker, task)
-
-    def _send(self, worker: _Worker, message: msgspec.Struct) -> None:
-        try:
-            worker.socket.send(_encode(message))
-        except (BrokenPipeError, ConnectionResetError):
-            raise self._death(worker) from None
-
-    def _ready(self) -> list[_Worker]:
-        """Wait 1 s at most for workers with a message; raise if one has stalled."""
-        ready = [key.data for key, _ in self._selector.select(timeout=1.0)]
-        now_s = time.monotonic()
-        for worker in self._workers:
-            if worker in ready:
-                worker.last_message_s = now_s
-            elif worker.is_busy and now_s - worker.last_message_s > _STALL_S:
-                raise ResourceError(
-                    f"worker process {worker.process.pid} sent nothing for {_STALL_S:.0f} s: check "
-                    "that its disk responds, then run the same command again"
-                )
-        return ready
-
-    def _receive(self, worker: _Worker) -> Message:
-        try:
-            packet = worker.socket.recv(_MESSAGE_BYTES_MAX)
-        except ConnectionResetError:
-            packet = b""
-        if not packet:
-            raise self._death(worker)
-        message: Message = json.loads(packet)
-        return message
-
-    def _death(self, worker: _Worker) -> ResourceError:
-        status = worker.process.wait(timeout=_EXIT_MAX_S)
-        how = f"exit status {status}" if status >= 0 else signal.Signals(-status).name
-        return ResourceError(
-            f"worker process {worker.process.pid} died ({how}): if memory ran out, use fewer "
-            "--jobs; finished work is kept, run the same command again"
-        )
-
-    def close(self) -> None:
-        """End all workers: busy ones are killed, idle ones exit as their socket closes."""
-        for worker in self._workers:
-            if worker.is_busy:
-                worker.process.kill()
-            worker.socket.close()
-        _reap([worker for worker in self._workers if not worker.is_busy], _EXIT_MAX_S)
-        for worker in self._workers:
-            worker.process.kill()
-        # A killed worker can linger in a read that does not return: only the kernel can end it.
-        _reap(self._workers, _KILLED_EXIT_MAX_S)
-        self._workers.clear()
-        self._selector.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-
-def _reap(workers: Iterable[_Worker], limit_s: float) -> None:
-    """Reap ``workers``, ``limit_s`` at most in all."""
-    by_s = time.monotonic() + limit_s
-    for worker in workers:
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            worker.process.wait(max(0.0, by_s - time.monotonic()))
-
-
 def choose_jobs(requested: int | None) -> int:
     """Check the requested number of worker processes; None means one for each usable core."""
     if requested is None:
@@ -222,10 +76,129 @@ def choose_jobs(requested: int | None) -> int:
     return requested
 
 
+# In the parent
+
+
+class _Worker(NamedTuple):
+    process: subprocess.Popen[bytes]
+    socket: socket.socket
+
+
+def run_tasks(
+    module: str, setup: msgspec.Struct, tasks: Iterable[msgspec.Struct], *, jobs: int
+) -> Messages:
+    """Perform ``tasks``; yield the messages of kind "report" and "done" as they arrive.
+
+    Tasks are taken from ``tasks`` as workers become free. Raises a task's FeederError or OSError,
+    and ResourceError when a worker dies or all stall. However this ends, closed early included, no
+    worker is left, and tasks still running are abandoned.
+    """
+    waiting = iter(tasks)
+    workers: list[_Worker] = []
+    with selectors.DefaultSelector() as busy:
+        try:
+            for task in islice(waiting, jobs):
+                worker = _start(module)
+                workers.append(worker)
+                busy.register(worker.socket, selectors.EVENT_READ, worker)
+                _send(worker, setup)
+                _send(worker, task)
+            while busy.get_map():
+                ready = busy.select(_STALL_S)
+                if not ready:
+                    stalled = next(iter(busy.get_map().values())).data
+                    raise ResourceError(
+                        f"worker process {stalled.process.pid} sent nothing for {_STALL_S:.0f} s: "
+                        "check that its disk responds, then run the same command again"
+                    )
+                for key, _ in ready:
+                    worker = key.data
+                    message = _receive(worker)
+                    if message["kind"] == "error":
+                        raise_error(message)
+                    if message["kind"] == "done":
+                        following = next(waiting, None)
+                        if following is None:
+                            busy.unregister(worker.socket)
+                        else:
+                            _send(worker, following)
+                    yield message
+        finally:
+            _end(workers)
+
+
+def _start(module: str) -> _Worker:
+    try:
+        process, ours = start_child(
+            "feeder.pack.task_pool",
+            module,
+            more=SINGLE_THREADS,
+            process_group=0,  # the terminal's Ctrl-C is for the parent
+        )
+    except OSError as error:
+        raise ResourceError(
+            f"no worker process can be started ({error.strerror}): use fewer --jobs"
+        ) from error
+    return _Worker(process, ours)
+
+
+def _send(worker: _Worker, message: msgspec.Struct) -> None:
+    try:
+        worker.socket.send(_encode(message))
+    except (BrokenPipeError, ConnectionResetError):
+        raise _death(worker) from None
+
+
+def _receive(worker: _Worker) -> Message:
+    try:
+        packet = worker.socket.recv(_MESSAGE_BYTES_MAX)
+    except ConnectionResetError:
+        packet = b""
+    if not packet:
+        raise _death(worker)
+    message: Message = json.loads(packet)
+    return message
+
+
+def _death(worker: _Worker) -> ResourceError:
+    status = worker.process.wait(timeout=_EXIT_MAX_S)
+    how = f"exit status {status}" if status >= 0 else signal.Signals(-status).name
+    return ResourceError(
+        f"worker process {worker.process.pid} died ({how}): if memory ran out, use fewer "
+        "--jobs; finished work is kept, run the same command again"
+    )
+
+
+def _end(workers: Iterable[_Worker]) -> None:
+    """Kill and reap all workers, busy or not: what they finished is durable."""
+    for worker in workers:
+        worker.process.kill()
+        worker.socket.close()
+    # A killed worker can linger in a read that does not return: only the kernel can end it.
+    by_s = time.monotonic() + _KILLED_EXIT_MAX_S
+    for worker in workers:
+        wait_for_exit(worker.process, max(0.0, by_s - time.monotonic()))
+
+
+def raise_error(message: Message) -> None:
+    """Raise what a task's message of kind "error" describes: a FeederError or OSError."""
+    if "errno" in message:
+        raise OSError(message["errno"], message["message"], message["path"])
+    raise _ERRORS.get(message["error"], ResourceError)(message["message"])
+
+
+def _encode(message: Message | msgspec.Struct) -> bytes:
+    # Not msgspec's JSON: paths may hold lone surrogates, which json escapes.
+    return json.dumps(msgspec.to_builtins(message)).encode("ascii")
+
+
+# In a worker
+
+
 class Report:
     """What a task sends to its parent before its end."""
 
-    def __init__(self, send: Callable[[Message], None]) -> None:
+    def __init__(self, send: Callable[[Message], object]) -> None:
         self._send = send
         self._counts: Counter[str] = Counter()
         self._sent_s = time.monotonic()
@@ -247,79 +220,36 @@ class Report:
         return counts
 
 
-Perform = Callable[[Message, Message, Report], Message | None]
-
-
-def _encode(message: Message | msgspec.Struct) -> bytes:
-    # Not msgspec's JSON: paths may hold lone surrogates, which json escapes.
-    return json.dumps(msgspec.to_builtins(message)).encode("ascii")
-
-
-def raise_error(message: Message) -> None:
-    """Raise what a task's message of kind "error" describes: a FeederError or OSError."""
-    if "errno" in message:
-        raise OSError(message["errno"], message["message"], message["path"])
-    raise _ERRORS.get(message["error"], ResourceError)(message["message"])
-
-
 def main(arguments: list[str]) -> int:
     """Run a worker; arguments: the socket's descriptor, the parent's pid, the module."""
     descriptor, parent, name = int(arguments[0]), int(arguments[1]), arguments[2]
     die_with_parent(parent)
     for number in (signal.SIGINT, signal.SIGTERM):  # the parent gets them too and ends its workers
         signal.signal(number, signal.SIG_IGN)
-    with socket.socket(fileno=descriptor) as parent_socket:
-
-        def send(message: Message) -> None:
-            parent_socket.send(_encode(message))
-
-        perform: Perform
-        try:
-            check_import_memory()
-            perform = _load(name)
-        except Exception as error:
-            if explain_shortage(error) is None and not isinstance(error, FeederError):
-                raise
-            perform = functools.partial(_raise, error)  # reported as the first task's error
+    with (
+        socket.socket(fileno=descriptor) as parent_socket,
+        contextlib.suppress(BrokenPipeError, ConnectionResetError),  # the parent is gone
+    ):
         setup = json.loads(parent_socket.recv(_MESSAGE_BYTES_MAX) or b"{}")
-        with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # the parent is gone
-            while packet := parent_socket.recv(_MESSAGE_BYTES_MAX):
-                _perform_one(perform, setup, json.loads(packet), send)
+        while packet := parent_socket.recv(_MESSAGE_BYTES_MAX):
+            perform_here(name, setup, json.loads(packet), lambda m: parent_socket.send(_encode(m)))
     return 0
 
 
-def perform_here(module: str, setup: Message, task: Message) -> list[Message]:
-    """Perform a task in this process; return its reports and its end, as a worker sends them."""
-    messages: list[Message] = []
-    _perform_one(_load(module), setup, task, messages.append)
-    return messages
-
-
-def _load(name: str) -> Perform:
-    module = importlib.import_module(name)
-
-    def perform(setup: Message, task: Message, report: Report) -> Message | None:
-        typed = msgspec.convert(setup, module.Setup), msgspec.convert(task, module.Task)
-        answer: Message | None = module.perform(*typed, report)
-        return answer
-
-    return perform
-
-
-def _raise(error: Exception, *_: object) -> Message:
-    raise error
-
-
-def _perform_one(
-    perform: Perform,
-    setup: Message,
-    task: Message,
-    send: Callable[[Message], None],
+def perform_here(
+    module: str, setup: Message, task: Message, send: Callable[[Message], object]
 ) -> None:
-    """Perform a task and send its end. Raises only if the parent is gone, or for a bug."""
+    """Perform a task of ``module`` in this process; ``send`` gets its reports and its end.
+
+    Raises only what ``send`` does if the parent is gone, and for a bug.
+    """
     report = Report(send)
     try:
-        answer = perform(setup, task, report)
+        check_import_memory()
+        tasks = importlib.import_module(module)
+        answer = tasks.perform(
+            msgspec.convert(setup, tasks.Setup), msgspec.convert(task, tasks.Task), report
+        )
         message = {"kind": "done", **report.take(), **(answer or {})}
     except (BrokenPipeError, ConnectionResetError):
         raise

@@ -32,7 +32,7 @@ from feeder.dataset.record_checks import find_inconsistent
 from feeder.errors import ConfigError, DatasetError, ResourceError
 from feeder.jpeg.crop_decode import whole_jpeg
 from feeder.pack.progress import ProgressLine
-from feeder.pack.task_pool import Report, ShardTask, TaskPool, shard_tasks
+from feeder.pack.task_pool import Report, ShardTask, run_tasks, shard_tasks
 from feeder.pack.unpack_names import NameLimits, choose_name
 from feeder.process.output_file import explain_disk_errors, is_inside
 from feeder.process.path_text import (
@@ -90,8 +90,9 @@ def unpack_dataset(
         )
         progress.begin("unpacking", "samples", manifest.samples)
         try:
-            with TaskPool("feeder.pack.unpack", setup, jobs=jobs) as pool:
-                for message in pool.run(shard_tasks(manifest)):
+            tasks = shard_tasks(manifest)
+            with closing(run_tasks("feeder.pack.unpack", setup, tasks, jobs=jobs)) as messages:
+                for message in messages:
                     progress.count(message)
                     shortened += message.get("shortened", 0)
             if not _join_lists(folder, b"names", len(manifest.shards)):

@@ -13,6 +13,7 @@ Shards are checked by worker processes (see task_pool), which report each proble
 import warnings
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -37,7 +38,7 @@ from feeder.jpeg.crop_decode import check_blob, whole_jpeg
 from feeder.jpeg.decode import READ_SLACK_BYTES, decode_window
 from feeder.jpeg.recode import MCU_PX, PIXELS_MAX, Subsampling
 from feeder.pack.progress import ProgressLine
-from feeder.pack.task_pool import Report, ShardTask, TaskPool, shard_tasks
+from feeder.pack.task_pool import Report, ShardTask, run_tasks, shard_tasks
 from feeder.plan.labels import INDEX_LABELS, LabelSpec
 from feeder.process.path_text import decode_name, path_from_text, path_to_text, printable
 from feeder.process.regular_file import read_regular
@@ -75,8 +76,9 @@ class Verification:
         subsampling: Counter[str] = Counter()
         is_damaged = False
         self.progress.begin("verifying", "samples", manifest.samples)
-        with TaskPool("feeder.pack.verify", setup, jobs=self.jobs) as pool:
-            for message in pool.run(shard_tasks(manifest)):
+        tasks = shard_tasks(manifest)
+        with closing(run_tasks("feeder.pack.verify", setup, tasks, jobs=self.jobs)) as messages:
+            for message in messages:
                 self.progress.count(message)
                 odd.update(message.get("odd", {}))
                 subsampling.update(message.get("subsampling", {}))

@@ -35,7 +35,7 @@ from feeder.jpeg.crop_decode import check_blob
 from feeder.jpeg.recode import RecodeError, TiledJpeg, tile_jpeg
 from feeder.pack.progress import ProgressLine
 from feeder.pack.publish import publish_shards, read_quarantine
-from feeder.pack.task_pool import Report, ShardTask, TaskPool, shard_tasks
+from feeder.pack.task_pool import Report, ShardTask, run_tasks, shard_tasks
 from feeder.pack.work_folder import (
     WorkFolder,
     check_destination,
@@ -122,8 +122,8 @@ def _repack_shards(
     )
     progress.begin("repacking", "images", former.samples, done)
     try:
-        with TaskPool("feeder.repack.run", setup, jobs=jobs) as pool:
-            for message in pool.run(tasks):
+        with closing(run_tasks("feeder.repack.run", setup, tasks, jobs=jobs)) as messages:
+            for message in messages:
                 progress.count(message)
     finally:
         progress.end()

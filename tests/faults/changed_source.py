@@ -12,7 +12,7 @@ import random
 import shutil
 import tempfile
 import zlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,10 +22,10 @@ import numpy as np
 from feeder.dataset.opened import Dataset
 from feeder.pack.options import PackOptions
 from feeder.pack.run import pack_dataset
-from feeder.pack.task_pool import MakePool
+from feeder.pack.task_pool import Messages, RunTasks
 from tests.source.tar_writer import tar_bytes
 from tests.source.tf_writer import encode_datum, encode_example, frame
-from tests.support.sources import InlinePool, encoded, image, silent, write_lmdb, write_parquet
+from tests.support.sources import encoded, image, run_here, silent, write_lmdb, write_parquet
 
 IMAGES = 41
 CLASSES = ("n00000001", "n00000002", "n00000003")
@@ -214,7 +214,7 @@ class Attack:
             if self._keeps_times:
                 os.utime(self.source / name, ns=(0, self._times[name]))
 
-    def pack(self, make_pool: MakePool = InlinePool, source: str = "source") -> Samples:
+    def pack(self, run: RunTasks = run_here, source: str = "source") -> Samples:
         """Pack what is the source now, or a variant of it, and return its samples."""
         root = self.folder / source
         labels = str(root / self.kind.labels_file) if self.kind.labels_file else ""
@@ -225,7 +225,7 @@ class Attack:
         )
         destination = self.packed if source == "source" else self.folder / f"{source}-packed"
         location = root / self.kind.location
-        pack_dataset(location, destination, options, silent(), make_pool=make_pool)
+        pack_dataset(location, destination, options, silent(), run=run)
         return read_samples(destination)
 
     def expected(self) -> tuple[Samples, Samples]:
@@ -249,20 +249,14 @@ def read_samples(dataset: Path) -> Samples:
         }
 
 
-class ActingPool(InlinePool):
-    """Packs in this process, and acts after a number of parts."""
-
-    def __init__(self, act: Callable[[], None], after: int, *arguments: Any, **named: Any) -> None:
-        self._act, self._after = act, after
-        super().__init__(*arguments, **named)
-
-    def run(self, tasks: Any) -> Iterator[dict[str, Any]]:
-        done = 0
-        for message in super().run(tasks):
-            if message["kind"] == "done":
-                if done == self._after:
-                    self._act()
-                done += 1
-            yield message
-        if done == self._after:
-            self._act()
+def run_and_act(act: Callable[[], object], after: int, *arguments: Any, **named: Any) -> Messages:
+    """Pack in this process, and act after a number of parts."""
+    done = 0
+    for message in run_here(*arguments, **named):
+        if message["kind"] == "done":
+            if done == after:
+                act()
+            done += 1
+        yield message
+    if done == after:
+        act()

@@ -1,23 +1,25 @@
 """A source that is replaced while it is packed is an error that names a file of it."""
 
 import contextlib
+import functools
 import os
 from collections.abc import Callable
 from itertools import cycle
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from feeder.dataset.manifest import MANIFEST_NAME
 from feeder.errors import ConfigError
-from feeder.pack.task_pool import TaskPool
+from feeder.pack.task_pool import Messages, RunTasks, run_tasks
 from feeder.source.location.storage import SourceChangedError
-from tests.faults.changed_source import KINDS, PARTS, WAYS, ActingPool, Attack
-from tests.support.sources import InlinePool
+from tests.faults.changed_source import KINDS, PARTS, WAYS, Attack, run_and_act
+from tests.support.sources import run_here
 
 
-def pool_that(act: Callable[[], None], after: int) -> Callable[..., ActingPool]:
-    return lambda *arguments, **named: ActingPool(act, after, *arguments, **named)
+def run_that(act: Callable[[], object], after: int) -> RunTasks:
+    return functools.partial(run_and_act, act, after)
 
 
 def check_refused(attack: Attack, change: SourceChangedError) -> None:
@@ -37,7 +39,7 @@ def test_a_source_replaced_after_a_part_is_an_error(kind: str, after: int, tmp_p
     way = WAYS[(list(KINDS).index(kind) + after) % len(WAYS)]
     attack = Attack(kind, tmp_path, way=way, keeps_times=True)
     with pytest.raises(SourceChangedError) as caught:
-        attack.pack(pool_that(attack.replace, after))
+        attack.pack(run_that(attack.replace, after))
     check_refused(attack, caught.value)
 
 
@@ -47,12 +49,12 @@ def test_a_source_replaced_after_listing_is_an_error(kind: str, tmp_path: Path) 
     way = WAYS[(list(KINDS).index(kind) + 1) % len(WAYS)]
     attack = Attack(kind, tmp_path, way=way, keeps_times=True)
 
-    def replace_first(*arguments: object, **named: object) -> InlinePool | TaskPool:
+    def replace_first(*arguments: Any, **named: Any) -> Messages:
         attack.replace()
-        return (TaskPool if kind == "webdataset" else InlinePool)(*arguments, **named)  # type: ignore[arg-type]
+        return (run_tasks if kind == "webdataset" else run_here)(*arguments, **named)
 
     with pytest.raises(SourceChangedError) as caught:
-        attack.pack(replace_first)  # type: ignore[arg-type]
+        attack.pack(replace_first)
     check_refused(attack, caught.value)
 
 
@@ -96,10 +98,10 @@ def test_a_file_that_is_gone_or_comes_is_no_bad_image(tmp_path: Path) -> None:
     attack = Attack("class-folder", tmp_path, way="files", keeps_times=False)
     path = next(attack.source.rglob("*.bmp"))
     with pytest.raises(SourceChangedError, match=rf"{path.name} has changed .*\(it is gone\)"):
-        attack.pack(pool_that(path.unlink, 0))
+        attack.pack(run_that(path.unlink, 0))
     attack = Attack("class-folder", tmp_path / "more", way="files", keeps_times=False)
     path = next(attack.source.rglob("*.bmp"))
     path.rename(tmp_path / "later.bmp")
     path.symlink_to(tmp_path / "late.bmp")
     with pytest.raises(SourceChangedError, match=r"has changed .*\(there was no such file\)"):
-        attack.pack(pool_that(lambda: (tmp_path / "later.bmp").rename(tmp_path / "late.bmp"), 3))
+        attack.pack(run_that(lambda: (tmp_path / "later.bmp").rename(tmp_path / "late.bmp"), 3))

@@ -18,7 +18,7 @@ from feeder.dataset.opened import Dataset
 from feeder.dataset.writer import ShardWriter
 from feeder.errors import DatasetError
 from feeder.jpeg.crop_decode import check_blob
-from feeder.pack.task_pool import perform_here
+from feeder.pack.task_pool import Message, perform_here
 from feeder.plan.labels import LabelSpec
 from feeder.plan.packing import pixel_layout_of
 from feeder.plan.recipe import Recipe
@@ -249,7 +249,8 @@ def _check_verifying(damaged: DamagedShard) -> bool:
         "tile_width_px": 128,
     }
     task = {"number": 0, "first_sample": 0, "entry": msgspec.to_builtins(manifest.shards[0])}
-    reports = perform_here("feeder.pack.verify", setup, task)
+    reports: list[Message] = []
+    perform_here("feeder.pack.verify", setup, task, reports.append)
     json.dumps(reports)
     problems = [report["problem"] for report in reports if "problem" in report]
     for problem in problems:

@@ -135,7 +135,7 @@ SCRIPT = """
 import os, signal, sys
 import feeder.pack.part, feeder.pack.run, feeder.pack.spool
 from tests.pack.test_pack_samples import make
-from tests.support.sources import InlinePool
+from tests.support.sources import run_here
 import feeder
 
 def die(*_):
@@ -148,7 +148,7 @@ def samples():
         yield sample
 
 feeder.pack.spool.CONTAINER_SAMPLES = 4
-feeder.pack.run.TaskPool = InlinePool
+feeder.pack.run.run_tasks = run_here
 if sys.argv[2] == "packing":
     write_result = feeder.pack.part.WorkFolder.write_result
     feeder.pack.part.WorkFolder.write_result = lambda work, number, result: (

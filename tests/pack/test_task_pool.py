@@ -13,7 +13,7 @@ import pytest
 
 from feeder.errors import ConfigError, DatasetError, ResourceError
 from feeder.pack.progress import ProgressLine
-from feeder.pack.task_pool import TaskPool, choose_jobs
+from feeder.pack.task_pool import choose_jobs, run_tasks
 
 _MODULE = """
 import os, signal
@@ -67,8 +67,7 @@ def _run(module: str, kinds: list[str], jobs: int) -> list[dict[str, Any]]:
     # Earlier tests in this process may have started multiprocessing's resource tracker.
     children, files = set(psutil.Process().children()), psutil.Process().num_fds()
     try:
-        with TaskPool(module, Setup(5), jobs=jobs) as pool:
-            return list(pool.run(tasks))
+        return list(run_tasks(module, Setup(5), tasks, jobs=jobs))
     finally:
         assert set(psutil.Process().children()) <= children
         assert psutil.Process().num_fds() <= files

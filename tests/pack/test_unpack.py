@@ -4,7 +4,6 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -16,12 +15,12 @@ from hypothesis import strategies as st
 from feeder.dataset.format import shard_name
 from feeder.dataset.manifest import MANIFEST_NAME
 from feeder.errors import ConfigError, DatasetError, ResourceError
+from feeder.pack.task_pool import Messages
 from feeder.pack.unpack import LABELS_NAME, SHORTENED_NAME, unpack_dataset
 from feeder.pack.unpack_names import NameLimits, choose_name, class_folder
 from feeder.process.path_text import decode_name, encode_name
 from tests.support.jpegs import SAMPLINGS, encode, picture
 from tests.support.sources import (
-    InlinePool,
     call_feeder,
     encoded,
     error_line,
@@ -30,6 +29,7 @@ from tests.support.sources import (
     make_source,
     pack,
     pixels,
+    run_here,
     run_inline,
     silent,
 )
@@ -200,24 +200,23 @@ def test_damaged_sample_stops_with_its_name_and_leaves_no_partial_file(
 def test_interrupted_unpacking_leaves_only_complete_files(
     packed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real_run, out = InlinePool.run, tmp_path / "out"
+    out = tmp_path / "out"
 
-    def stop_after_one(self: InlinePool, tasks: Iterator[Any]) -> Iterator[object]:
-        for event in real_run(self, tasks):
-            yield event
-            raise KeyboardInterrupt
+    def stop_after_one(*arguments: Any, **named: Any) -> Messages:
+        yield next(run_here(*arguments, **named))
+        raise KeyboardInterrupt
 
-    def fail(*_: object) -> Iterator[object]:
+    def fail(*_: object, **named: object) -> Messages:
         shutil.rmtree(out)
         raise DatasetError("the shard is damaged")
 
     with monkeypatch.context() as patch:
-        patch.setattr(InlinePool, "run", stop_after_one)
+        run_inline(patch, "pack.unpack", run=stop_after_one)
         with pytest.raises(KeyboardInterrupt):
             _unpack(packed, out)
     assert {Path(name).suffix for name in file_tree(out)} == {".jpg"}
     with monkeypatch.context() as patch:
-        patch.setattr(InlinePool, "run", fail)
+        run_inline(patch, "pack.unpack", run=fail)
         with pytest.raises(DatasetError, match="the shard is damaged"):  # also without its folder
             _unpack(packed, out, force=True)
     _unpack(packed, out, force=True)

@@ -6,7 +6,6 @@ import os
 import shutil
 import signal
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -22,19 +21,20 @@ from feeder.dataset.manifest import (
 from feeder.dataset.reader import ShardReader
 from feeder.errors import ConfigError, DatasetError
 from feeder.jpeg.crop_decode import check_blob
+from feeder.pack.task_pool import Messages
 from feeder.pack.unpack import unpack_dataset
 from feeder.pack.verify import Verification
 from feeder.repack import format2
 from feeder.repack.run import RepackSummary, repack_dataset
 from feeder.survey.duplicates import DUPLICATES_NAME
 from tests.support.sources import (
-    InlinePool,
     call_feeder,
     error_line,
     feeder_command,
     file_tree,
     make_source,
     pack,
+    run_here,
     run_inline,
     silent,
 )
@@ -183,15 +183,12 @@ def test_kills_only_cost_a_resumption(
 def test_finished_shards_are_not_repeated_and_processes_change_nothing(
     old: Path, tmp_path: Path, reference: dict[str, bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run = InlinePool.run
-
-    def stop_after_two(self: InlinePool, tasks: Iterator[dict[str, Any]]) -> Iterator[object]:
-        yield from itertools.islice(run(self, tasks), 2)
+    def stop_after_two(*arguments: Any, **named: Any) -> Messages:
+        yield from itertools.islice(run_here(*arguments, **named), 2)
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        run_inline(patch, "repack.run")
-        patch.setattr(InlinePool, "run", stop_after_two)
+        run_inline(patch, "repack.run", run=stop_after_two)
         with pytest.raises(KeyboardInterrupt):
             _repack(old, tmp_path / "new")
     assert _repack(old, tmp_path / "new", jobs=2).repacked == 14 - 3 - 3

@@ -7,7 +7,7 @@ import os
 import subprocess
 import sys
 import unittest.mock
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -20,7 +20,7 @@ from feeder.cli.main import main
 from feeder.pack.options import PackOptions
 from feeder.pack.progress import ProgressLine
 from feeder.pack.run import PackSummary, pack_dataset
-from feeder.pack.task_pool import perform_here, raise_error
+from feeder.pack.task_pool import Message, Messages, RunTasks, perform_here, raise_error
 from tests.support.jpegs import picture
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -47,31 +47,23 @@ def make_source(root: Path, images: int, classes: int = 3, side: int = 40) -> Pa
     return root
 
 
-class InlinePool:
-    """Replaces TaskPool: performs each task synchronously in this process."""
-
-    def __init__(self, module: str, setup: msgspec.Struct, *, jobs: int) -> None:
-        self._module = module
-        self._setup = _through_json(setup)
-
-    def run(self, tasks: Iterable[msgspec.Struct]) -> Iterator[dict[str, Any]]:
-        for task in tasks:
-            for message in perform_here(self._module, self._setup, _through_json(task)):
-                if message["kind"] == "error":
-                    raise_error(message)
-                yield _through_json(message)
-
-    def __enter__(self) -> "InlinePool":
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        return
+def run_here(
+    module: str, setup: msgspec.Struct, tasks: Iterable[msgspec.Struct], *, jobs: int
+) -> Messages:
+    """Replaces ``run_tasks``: performs each task synchronously in this process."""
+    for task in tasks:
+        messages: list[Message] = []
+        perform_here(module, _through_json(setup), _through_json(task), messages.append)
+        for message in messages:
+            if message["kind"] == "error":
+                raise_error(message)
+            yield _through_json(message)
 
 
-def run_inline(monkeypatch: pytest.MonkeyPatch, *modules: str) -> None:
+def run_inline(monkeypatch: pytest.MonkeyPatch, *modules: str, run: RunTasks = run_here) -> None:
     """Let these modules of ``feeder`` ("pack.run") perform their tasks in this process."""
     for module in modules:
-        monkeypatch.setattr(f"feeder.{module}.TaskPool", InlinePool)
+        monkeypatch.setattr(f"feeder.{module}.run_tasks", run)
 
 
 def _through_json(message: Any) -> Any:
