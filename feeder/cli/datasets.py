@@ -17,6 +17,7 @@ from feeder.cli.options import (
 from feeder.errors import ConfigError, DatasetError
 
 if TYPE_CHECKING:
+    from feeder.dataset.manifest import Manifest
     from feeder.pack.progress import ProgressLine
 
 
@@ -87,23 +88,22 @@ def add_parsers(subparsers: "argparse._SubParsersAction[Any]") -> None:
 
 def run_verify(arguments: argparse.Namespace) -> int:
     from feeder.pack.task_pool import choose_jobs
-    from feeder.pack.verify import Verification
+    from feeder.pack.verify import verify_dataset
     from feeder.survey.numbers import plural
 
     problems = 0
 
-    def work(progress: "ProgressLine") -> Verification:
+    def work(progress: "ProgressLine") -> "Manifest":
         nonlocal problems
         jobs = choose_jobs(arguments.jobs)
-        verification = Verification.open(arguments.dataset, jobs=jobs, progress=progress)
-        for problem in verification.problems():
+        manifest, found = verify_dataset(arguments.dataset, jobs=jobs, progress=progress)
+        for problem in found:
             problems += 1
             progress.clear()
             print(f"damaged: {problem}", flush=True)
-        return verification
+        return manifest
 
-    verification = perform(work, lambda _: f"; {plural(problems, 'problem')} found so far")
-    manifest = verification.manifest
+    manifest = perform(work, lambda _: f"; {plural(problems, 'problem')} found so far")
     shards = f"{plural(manifest.samples, 'sample')} in {plural(len(manifest.shards), 'shard')}"
     if problems:
         print(f"{arguments.dataset} is damaged: {plural(problems, 'problem')} in {shards}")

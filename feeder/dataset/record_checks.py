@@ -3,7 +3,7 @@
 A record with the right checksum can still be inconsistent if another program wrote it. Invariant: a
 sample whose record passes has a size and a subsampling that the tile grid, the crop and the decoder
 can handle, and no more pixels than packing accepts, so that a reader's allocation is bounded.
-``feeder verify`` describes what is wrong (``verify.find_fault``).
+``feeder verify`` shows the fields.
 """
 
 import numpy as np

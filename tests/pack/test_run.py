@@ -15,7 +15,7 @@ from feeder.cli.pack import format_summary
 from feeder.dataset.manifest import MANIFEST_NAME, WORK_FOLDER_NAME, load_manifest
 from feeder.errors import ConfigError, DatasetError
 from feeder.pack.options import PackOptions
-from feeder.pack.verify import Verification
+from feeder.pack.verify import verify_dataset
 from feeder.pack.work_folder import STATE_NAME
 from feeder.plan.epoch import MAX_SEED
 from tests.source.tar_writer import tar_bytes
@@ -61,7 +61,7 @@ def reference(source: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def _problems(path: Path) -> list[str]:
-    return list(Verification.open(path, jobs=1, progress=silent()).problems())
+    return list(verify_dataset(path, jobs=1, progress=silent())[1])
 
 
 def _interrupt(

@@ -19,7 +19,7 @@ from feeder.dataset.manifest import MANIFEST_NAME, QUARANTINE_NAME, load_manifes
 from feeder.dataset.reader import ShardReader
 from feeder.errors import DatasetError
 from feeder.jpeg.crop_decode import check_blob
-from feeder.pack.verify import Verification
+from feeder.pack.verify import verify_dataset
 from feeder.plan.labels import LabelSpec
 from feeder.survey.duplicates import DUPLICATES_NAME
 from feeder.survey.page import SURVEY_NAME
@@ -54,7 +54,7 @@ def damaged(whole: Path, tmp_path: Path) -> Path:
 
 
 def _problems(path: Path) -> list[str]:
-    return list(Verification.open(path, jobs=1, progress=silent()).problems())
+    return list(verify_dataset(path, jobs=1, progress=silent())[1])
 
 
 def _flip(path: Path, position: int, bit: int = 0) -> None:
@@ -88,7 +88,7 @@ def test_any_flipped_bit_of_any_file_is_found(
     _flip(copy / name, position, bit)
     if name == MANIFEST_NAME:
         with pytest.raises(DatasetError, match=r"damaged|version"):
-            Verification.open(copy, jobs=1, progress=silent())
+            verify_dataset(copy, jobs=1, progress=silent())
     else:
         problems = _problems(copy)
         assert problems
@@ -210,10 +210,10 @@ _SCAN_BYTES = 2 + 2 + 1 + 2 * 3 + 3  # of an SOS segment
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (_set("label", 3), "there is no class 3"),
+        (_set("label", 3), "no sample has 20 x 15 pixels, subsampling 2 and class 3"),
         (_set("subsampling", 0), "its MCU size does not fit its subsampling"),
         (_set("width", 200), "its blob is of 20 x 15 pixels, its record of 200 x 15"),
-        (_set("width", 0), "its size is zero"),
+        (_set("width", 0), "no sample has 0 x 15 pixels"),
         (_set("content_checksum", 1), "its coefficients do not match the checksum in its record"),
         (_put(b"\xff\xda", _SCAN_BYTES, 0), "its blob is damaged"),
         (_put(b"\xff\xda", _SCAN_BYTES, 4), "its tiles are 64 px wide, the dataset's at most 32"),

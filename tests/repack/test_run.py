@@ -23,7 +23,7 @@ from feeder.errors import ConfigError, DatasetError
 from feeder.jpeg.crop_decode import check_blob
 from feeder.pack.task_pool import Messages
 from feeder.pack.unpack import unpack_dataset
-from feeder.pack.verify import Verification
+from feeder.pack.verify import verify_dataset
 from feeder.repack import format2
 from feeder.repack.run import RepackSummary, repack_dataset
 from feeder.survey.duplicates import DUPLICATES_NAME
@@ -132,8 +132,7 @@ def test_dataset_of_each_kind_of_labels_is_repacked_without_loss(
     assert _samples(new, version=3) == _samples(old, version=2)
     for name in (QUARANTINE_NAME, DUPLICATES_NAME):
         assert (new / name).read_bytes() == before[name]
-    verification = Verification.open(new, jobs=1, progress=silent())
-    assert list(verification.problems()) == []
+    assert list(verify_dataset(new, jobs=1, progress=silent())[1]) == []
     assert not (new / WORK_FOLDER_NAME).exists()
     unpack_dataset(new, tmp_path / "out", jobs=1, force=False, progress=silent())
     lines = [
