@@ -33,7 +33,7 @@ from feeder.errors import ConfigError, DatasetError, ResourceError
 from feeder.jpeg.crop_decode import whole_jpeg
 from feeder.pack.progress import ProgressLine
 from feeder.pack.task_pool import Report, ShardTask, run_tasks, shard_tasks
-from feeder.pack.unpack_names import NameLimits, choose_name
+from feeder.pack.unpack_names import choose_name, find_limits
 from feeder.process.output_file import explain_disk_errors, is_inside
 from feeder.process.path_text import (
     decode_name,
@@ -55,6 +55,8 @@ _LISTS: Final = {b"names": SHORTENED_NAME, b"labels": LABELS_NAME}
 _UNFINISHED: Final = re.compile(rb"\.unpacking-\d+\.(tmp|names|labels)")
 _NAME_ERRORS: Final = (errno.ENAMETOOLONG, errno.EINVAL, errno.EILSEQ)
 """How file systems refuse a name that is too long or has bytes that they do not allow."""
+
+_load_manifest = functools.cache(load_manifest)
 
 
 def unpack_dataset(
@@ -85,7 +87,6 @@ def unpack_dataset(
         setup = Setup(
             path=path_to_text(path.absolute()),
             out=path_to_text(out.absolute()),
-            fingerprint=manifest.fingerprint,
             may_replace=force,
         )
         progress.begin("unpacking", "samples", manifest.samples)
@@ -95,9 +96,10 @@ def unpack_dataset(
                 for message in messages:
                     progress.count(message)
                     shortened += message.get("shortened", 0)
-            if not _join_lists(folder, b"names", len(manifest.shards)):
+            for kind in _LISTS:
+                _join_lists(folder, kind, len(manifest.shards))
+            if not shortened:
                 (out / SHORTENED_NAME).unlink(missing_ok=True)  # another dataset's
-            _join_lists(folder, b"labels", len(manifest.shards))
         finally:
             progress.end()
             _remove_unfinished(folder)
@@ -109,7 +111,6 @@ class Setup(msgspec.Struct, frozen=True, kw_only=True):
 
     path: str
     out: str
-    fingerprint: str
     may_replace: bool
     """Whether a file that exists is replaced; else it is another sample's, and an error."""
 
@@ -123,17 +124,14 @@ def perform(setup: Setup, task: Task, report: Report) -> None:
     Reports "count", "bytes" and "shortened".
     """
     folder, out = path_from_text(setup.path), encode_name(setup.out)
-    manifest = _load_manifest(folder, setup.fingerprint)
+    manifest = _load_manifest(folder)
     labels, classes = manifest.labels, manifest.classes
     temporary = os.path.join(out, _TEMPORARY + b"%05d.tmp" % task.number)
-    limits = NameLimits.of_folder(out)
+    limits = find_limits(out)
     lists: dict[bytes, list[str]] = {kind: [] for kind in _LISTS}
     reader = ProvenShard(folder, task.entry, task.number, label_bytes=labels.stored_bytes)
-    with closing(reader), contextlib.ExitStack() as stack:
-        stack.callback(_remove, temporary)
+    with closing(reader):
         index = reader.read_index()
-        if not index.is_intact:
-            raise reader.changed()
         inconsistent = find_inconsistent(index.records, labels.count_record_labels(len(classes)))
         for row, record in enumerate(index.records):
             stored = index.name(record)
@@ -170,14 +168,6 @@ def perform(setup: Setup, task: Task, report: Report) -> None:
                     file.writelines(lines)
 
 
-@functools.cache
-def _load_manifest(folder: Path, fingerprint: str) -> Manifest:
-    manifest = load_manifest(folder)
-    if manifest.fingerprint != fingerprint:
-        raise DatasetError(f"{folder} was packed again meanwhile: run the command with --force")
-    return manifest
-
-
 def _list_labels(manifest: Manifest, stored: NDArray[np.uint8]) -> list[str] | list[float]:
     """The classes, or the numbers, in a label row."""
     labels = manifest.labels
@@ -193,19 +183,18 @@ def _list_path(out: bytes, kind: bytes, number: int) -> bytes:
     return os.path.join(out, _TEMPORARY + b"%05d.%s" % (number, kind))
 
 
-def _join_lists(out: bytes, kind: bytes, shards: int) -> bool:
-    """Concatenate the lists of all shards, in order, into one; return whether there is any."""
+def _join_lists(out: bytes, kind: bytes, shards: int) -> None:
+    """Make the lists of all shards one, in order, if there is any."""
+    parts = [_list_path(out, kind, number) for number in range(shards)]
+    parts = [path for path in parts if os.path.exists(path)]
+    if not parts:
+        return
     staging = _list_path(out, kind, shards)  # the number of no shard; removed like their lists
-    is_empty = True
     with open(staging, "wb") as file:
-        for number in range(shards):
-            with contextlib.suppress(FileNotFoundError):  # the shard has no list
-                with open(_list_path(out, kind, number), "rb") as part:
-                    shutil.copyfileobj(part, file)
-                is_empty = False
-    if not is_empty:
-        os.replace(staging, os.path.join(out, os.fsencode(_LISTS[kind])))
-    return not is_empty
+        for path in parts:
+            with open(path, "rb") as part:
+                shutil.copyfileobj(part, file)
+    os.replace(staging, os.path.join(out, os.fsencode(_LISTS[kind])))
 
 
 def _write_jpeg(jpeg: bytes, temporary: bytes, path: bytes, name: str) -> None:
@@ -234,16 +223,8 @@ def _write_jpeg(jpeg: bytes, temporary: bytes, path: bytes, name: str) -> None:
         raise OSError(error.errno, error.strerror, path) from None
 
 
-def _remove(path: bytes) -> None:
-    try:
-        os.unlink(path)
-    except OSError as error:
-        if error.errno not in (errno.ENOENT, errno.ENAMETOOLONG):  # with these it does not exist
-            raise
-
-
 def _remove_unfinished(out: bytes) -> None:
     """Remove the temporary files that a killed unpacking left; ``out`` may be missing."""
     with contextlib.suppress(FileNotFoundError):
         for name in filter(_UNFINISHED.fullmatch, os.listdir(out)):
-            _remove(os.path.join(out, name))
+            os.unlink(os.path.join(out, name))

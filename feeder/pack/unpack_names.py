@@ -6,7 +6,7 @@ source than a folder of classes, does not.
 A name within the file system's limits changes at most its suffix. Others are shortened:
 
     a component longer than NAME_MAX     its beginning ~ hash of the component . suffix
-    a path longer than PATH_MAX          its class folder / beginning of the rest ~ hash . suffix
+    a path longer than PATH_MAX          its first folder / beginning of the rest ~ hash . suffix
     a component that looks shortened     like one that is too long
 
 The last rule makes the mapping one-to-one, apart from collisions of 128-bit hashes: an unchanged
@@ -14,11 +14,10 @@ component never equals a shortened one. So workers choose names independently, a
 the same names on file systems of the same limits.
 """
 
+import contextlib
 import hashlib
 import os
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Final
 
 from feeder.errors import DatasetError
@@ -26,28 +25,17 @@ from feeder.process.path_text import decode_name, encode_name
 from feeder.source.item_bytes import unpacked_name
 
 _HASH_BYTES: Final = 16
-_MARK: Final = b"~"
 _SHORTENED: Final = re.compile(rb"~[0-9a-f]{32}(\.[^./]*)?\Z")
 _SUFFIX_BYTES_MAX: Final = 16  # longer text after the last dot is no suffix
 
+NameLimits = tuple[int, int]
+"""Most bytes of a file or folder name, and of a path relative to the folder."""
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NameLimits:
-    """The limits of a folder's file system."""
 
-    name_bytes_max: int
-    """Of a file or folder name."""
-    path_bytes_max: int
-    """Of a path relative to the folder."""
-
-    @classmethod
-    def of_folder(cls, folder: bytes) -> "NameLimits":
-        """Return the limits below an absolute, existing folder; OSError if that fails."""
-        path_bytes = os.pathconf(folder, "PC_PATH_MAX") - 1  # the terminating zero byte
-        return cls(
-            name_bytes_max=os.pathconf(folder, "PC_NAME_MAX"),
-            path_bytes_max=path_bytes - len(folder) - 1,
-        )
+def find_limits(folder: bytes) -> NameLimits:
+    """Return the limits below an absolute, existing folder; OSError if that fails."""
+    path_bytes = os.pathconf(folder, "PC_PATH_MAX") - 1  # the terminating zero byte
+    return os.pathconf(folder, "PC_NAME_MAX"), path_bytes - len(folder) - 1
 
 
 def choose_name(
@@ -65,13 +53,17 @@ def choose_name(
     if class_name is not None and (len(parts) < 2 or parts[0] != class_name):
         name = f"{class_folder(class_name)}/{name}"
     wanted = encode_name(unpacked_name(name))
-    first, *rest = components = wanted.split(b"/")
-    fitting = [_fit(component, limits.name_bytes_max) for component in components]
-    if len(b"/".join(fitting)) > limits.path_bytes_max:
-        if rest:
-            fitting = [_fit(first, limits.name_bytes_max), _shorten(rest, limits)]
-        else:
-            fitting = [_cut(first, first, limits.path_bytes_max)]
+    name_bytes_max, path_bytes_max = limits
+    components = wanted.split(b"/")
+    fitting = [
+        component
+        if len(component) <= name_bytes_max and not _SHORTENED.search(component)
+        else _shorten(component, component, name_bytes_max)
+        for component in components
+    ]
+    if len(b"/".join(fitting)) > path_bytes_max:
+        rest = components[1:]
+        fitting[1:] = [_shorten(b" ".join(rest), b"/".join(rest), name_bytes_max)] if rest else []
     path = b"/".join(fitting)
     return path, path != wanted
 
@@ -86,32 +78,15 @@ def class_folder(class_name: str) -> str:
     return "%2E" + escaped[1:] if escaped.startswith(".") else escaped or "%"
 
 
-def _fit(component: bytes, bytes_max: int) -> bytes:
-    if len(component) <= bytes_max and not _SHORTENED.search(component):
-        return component
-    return _cut(component, component, bytes_max)
-
-
-def _shorten(components: Sequence[bytes], limits: NameLimits) -> bytes:
-    """Return one component for the whole path, with the original components readable in it."""
-    return _cut(b" ".join(components), b"/".join(components), limits.name_bytes_max)
-
-
-def _cut(text: bytes, hashed: bytes, bytes_max: int) -> bytes:
+def _shorten(text: bytes, hashed: bytes, bytes_max: int) -> bytes:
     """Return as much of ``text`` as fits, the hash of ``hashed``, and the suffix."""
     stem, suffix = os.path.splitext(text)
     if len(suffix) > _SUFFIX_BYTES_MAX:
         stem, suffix = text, b""
     digest = hashlib.blake2b(hashed, digest_size=_HASH_BYTES).hexdigest().encode()
-    end = _MARK + digest + suffix
-    return _beginning(stem, max(0, bytes_max - len(end))) + end
-
-
-def _beginning(text: bytes, bytes_max: int) -> bytes:
-    """Return the first bytes of ``text``, without a partial character where it is UTF-8."""
-    beginning = text[:bytes_max]
-    try:
-        text.decode()
-    except UnicodeDecodeError:
-        return beginning
-    return beginning.decode(errors="ignore").encode()
+    end = b"~" + digest + suffix
+    beginning = stem[: max(0, bytes_max - len(end))]
+    with contextlib.suppress(UnicodeDecodeError):  # names may be no UTF-8
+        stem.decode()
+        beginning = beginning.decode(errors="ignore").encode()  # without a partial character
+    return beginning + end

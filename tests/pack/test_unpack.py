@@ -17,7 +17,7 @@ from feeder.dataset.manifest import MANIFEST_NAME
 from feeder.errors import ConfigError, DatasetError, ResourceError
 from feeder.pack.task_pool import Messages
 from feeder.pack.unpack import LABELS_NAME, SHORTENED_NAME, unpack_dataset
-from feeder.pack.unpack_names import NameLimits, choose_name, class_folder
+from feeder.pack.unpack_names import choose_name, class_folder
 from feeder.process.path_text import decode_name, encode_name
 from tests.support.jpegs import SAMPLINGS, encode, picture
 from tests.support.sources import (
@@ -44,7 +44,7 @@ from tests.support.synthetic_sets import (
     write_set,
 )
 
-LIMITS = NameLimits(name_bytes_max=255, path_bytes_max=4000)
+LIMITS = (255, 4000)
 MARK = re.compile(r"~[0-9a-f]{32}(\.jpg)?$")
 
 
@@ -352,11 +352,10 @@ _NAMES = st.lists(st.one_of(st.sampled_from(_LONG), _TEXTS), min_size=2, max_siz
 def test_different_names_stay_different_and_fit(
     names: set[str], name_max: int, path_max: int
 ) -> None:
-    limits = NameLimits(name_bytes_max=name_max, path_bytes_max=path_max)
     seen: dict[bytes, str] = {}
     for name in names:
         try:
-            path = choose_name(encode_name(f"{name}.jpg"), limits, "shard")[0]
+            path = choose_name(encode_name(f"{name}.jpg"), (name_max, path_max), "shard")[0]
         except DatasetError:
             continue
         assert seen.setdefault(path, name) == name
