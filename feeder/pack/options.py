@@ -2,7 +2,7 @@
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -140,31 +140,20 @@ class BadLimit:
         return self.count if self.share is None else int(self.share * files + 1e-9)
 
     def check(
-        self,
-        count: int,
-        bad: Iterable[QuarantineEntry],
-        files: int,
-        work_folder: Path,
-        *,
-        untried: int,
+        self, bad: Sequence[QuarantineEntry], files: int, work_folder: Path, *, untried: int
     ) -> None:
-        """Raise TooManyBadImages if ``count`` is more than may be bad of ``files`` images, or all.
+        """Raise TooManyBadImages if ``bad`` are more than may be bad of ``files``, or all of them.
 
-        ``bad`` are these images, which are read only then, one by one: their list goes to
-        ``work_folder``. ``untried`` of the other images may turn out to be bad, too.
+        Their list goes to ``work_folder``. ``untried`` of the others may turn out to be bad, too.
         """
+        count = len(bad)
         is_over = count > self.allowed(files)
         if not count or (not is_over and count < files):
             return
         path = work_folder / QUARANTINE_NAME
-        kinds: Counter[str] = Counter()
-        first: QuarantineEntry | None = None
-        with path.open("wb", buffering=1 << 20) as file:
-            for entry in bad:
-                kinds[entry.kind] += 1
-                first = entry if first is None else min(first, entry, key=lambda each: each.path)
-                file.write(encode_quarantine([entry]))
-        assert first is not None, "more than none are bad"
+        path.write_bytes(encode_quarantine(bad))
+        kinds = Counter(entry.kind for entry in bad)
+        first = min(bad, key=lambda entry: entry.path)
         raise TooManyBadImages(
             f"{count:,} of {plural(files, 'image')} {'is' if count == 1 else 'are'} bad "
             f"({', '.join(f'{number:,} {kind}' for kind, number in kinds.most_common())})"

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from feeder.convert.deep_levels import WHITE_U16
 from feeder.dataset.content import content_fingerprint
-from feeder.dataset.format import checksum, shard_name
+from feeder.dataset.format import checksum
 from feeder.dataset.manifest import (
     MANIFEST_NAME,
     QUARANTINE_BYTES_MAX,
@@ -33,7 +33,6 @@ from feeder.dataset.manifest import (
 from feeder.dataset.reader import ShardReader
 from feeder.dataset.writer import ShardWriter
 from feeder.errors import DatasetError
-from feeder.pack.options import BadLimit
 from feeder.pack.progress import ProgressLine
 from feeder.pack.work_folder import (
     PartResult,
@@ -53,31 +52,26 @@ Rows = tuple[int, int, int]
 
 
 def publish_parts(
-    destination: Path,
     work: WorkFolder,
     state: WorkState,
     classes: tuple[str, ...],
     rejected: Sequence[QuarantineEntry],
-    *,
-    limit: BadLimit,
+    results: Sequence[PartResult],
     progress: ProgressLine,
 ) -> None:
-    """Make the finished parts in ``work`` the dataset ``destination``.
+    """Make the finished parts in ``work`` the dataset that it is in.
 
-    ``rejected`` are the items that listing left out. Raises DatasetError if all are bad, or more
-    than ``limit`` allows.
+    ``rejected`` are the items that listing left out, ``results`` those of all parts.
     """
-    results = [_read_result(work, part) for part in range(state.shards)]
     packed_badly = (entry for result in results for entry in result.quarantine)
     quarantine = sorted((*rejected, *packed_badly), key=lambda entry: entry.path)
     counts = [result.samples for result in results]
-    limit.check(len(quarantine), quarantine, state.files + len(rejected), work.path, untried=0)
     conversion = state.conversion
     _warn_of_dark(max(result.level_max for result in results), conversion.png16_max, progress)
     changes = plan_balance(counts)
     if changes:
         progress.note(f"balancing {len(changes):,} of {plural(len(counts), 'shard')}")
-    balance_parts(destination, work, changes, state.labels.stored_bytes)
+    balance_parts(work, changes, state.labels.stored_bytes)
     options: dict[str, bool | int | str] = {
         "apply_exif": conversion.apply_exif,
         "quality": conversion.quality,
@@ -102,14 +96,7 @@ def publish_parts(
         shards=(),
         content="",
     )
-    publish_shards(destination, work, draft, quarantine, shards=min(sum(counts), len(counts)))
-
-
-def _read_result(work: WorkFolder, part: int) -> PartResult:
-    result = work.read_result(part)
-    if result is None:
-        raise DatasetError(f"{work.result_path(part)} is missing: run the same command again")
-    return result
+    publish_shards(work, draft, quarantine, shards=min(sum(counts), len(counts)))
 
 
 def _warn_of_dark(level_max: int, white: int, progress: ProgressLine) -> None:
@@ -156,7 +143,7 @@ def plan_balance(counts: Sequence[int]) -> dict[int, list[Rows]]:
 
 
 def balance_parts(
-    destination: Path, work: WorkFolder, changes: Mapping[int, Sequence[Rows]], label_bytes: int
+    work: WorkFolder, changes: Mapping[int, Sequence[Rows]], label_bytes: int
 ) -> None:
     """Write the changed parts that are not written yet, and remove the parts they replace.
 
@@ -164,7 +151,7 @@ def balance_parts(
     """
     for part, content in changes.items():
         path = work.balanced_path(part)
-        if not path.exists() and not (destination / shard_name(part)).exists():
+        if not path.exists() and not work.shard_path(part).exists():
             with ShardWriter(path, shard=part, label_bytes=label_bytes) as writer:
                 for source, first, count in content:
                     _copy_rows(work, work.part_path(source), first, count, writer)
@@ -188,24 +175,20 @@ def _copy_rows(work: WorkFolder, path: Path, first: int, count: int, writer: Sha
 
 
 def publish_shards(
-    destination: Path,
-    work: WorkFolder,
-    draft: Manifest,
-    quarantine: Sequence[QuarantineEntry],
-    *,
-    shards: int,
+    work: WorkFolder, draft: Manifest, quarantine: Sequence[QuarantineEntry], *, shards: int
 ) -> None:
-    """Make the first ``shards`` parts in ``work``, which are balanced, the dataset ``destination``.
+    """Make the first ``shards`` parts in ``work``, which are balanced, the dataset that it is in.
 
     ``draft`` is the manifest without what the shards show: their entries, duplicates and content.
     """
-    for part in range(shards):
+    destination = work.path.parent
+    paths = [work.shard_path(part) for part in range(shards)]
+    for part, path in enumerate(paths):
         for finished in (work.balanced_path(part), work.part_path(part)):
             if finished.exists():
-                finished.replace(destination / shard_name(part))
+                finished.replace(path)
     fsync_folder(destination)
     write_output(destination / QUARANTINE_NAME, encode_quarantine(quarantine))
-    paths = [destination / shard_name(part) for part in range(shards)]
     duplicates = find_duplicates(paths, draft.labels)
     write_duplicates(destination, duplicates)
     manifest = msgspec.structs.replace(

@@ -27,7 +27,6 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from feeder.dataset.format import shard_name
 from feeder.dataset.manifest import MANIFEST_NAME, Manifest, load_manifest, samples_in_shard
 from feeder.errors import ConfigError, DatasetError
 from feeder.jpeg.libraries import library_warnings
@@ -44,6 +43,7 @@ from feeder.pack.split import Selection, select_items
 from feeder.pack.spool import refuse_spool
 from feeder.pack.task_pool import RunTasks, run_tasks
 from feeder.pack.work_folder import (
+    PartResult,
     QuarantineEntry,
     WorkFolder,
     WorkState,
@@ -105,7 +105,11 @@ def pack_dataset(
     spec = spec or recognise(location, **options.reading)
     if known is not None:
         spec = msgspec.structs.replace(spec, may_lack_images=True)
-    _check_outside(destination, spec)
+    for container in spec.containers if spec.is_loose else ():
+        if is_inside(destination, path_from_text(container)):
+            raise ConfigError(
+                f"{destination} is inside the source {printable(container)}: give a folder outside"
+            )
     for line in library_warnings():
         progress.note(f"feeder: warning: {line}")
     with explain_disk_errors("packing into", destination, _REMEDY):
@@ -118,35 +122,25 @@ def pack_dataset(
             try:
                 plan = plan_packing(work, spec, options, known, progress)
                 check_labels(labels)
-            except TooManyBadImages:
-                raise
+                work.begin(msgspec.to_builtins(plan.state), spec)
+                work.new_items_path.replace(work.items_path)
+                packed: Counter[str] = Counter()
+                if not (destination / MANIFEST_NAME).exists():
+                    packed, results = pack_parts(work, plan, options, run or run_tasks, progress)
+                    check_source(spec, plan.items.lists, progress)
+                    check_labels(labels)
+                    classes = plan.classes.classes
+                    publish_parts(work, plan.state, classes, plan.rejected, results, progress)
             except (ConfigError, DatasetError) as error:
-                if spec.kind != "samples":  # which other options may still pack
+                # Other options may still pack a spool, and lists where too many images are bad.
+                if spec.kind != "samples" and not isinstance(error, TooManyBadImages):
                     work.abandon()
                 if is_new and not any(destination.iterdir()):
                     destination.rmdir()
                 if isinstance(error, SourceChangedError):
-                    raise SourceChangedError(error.change, _WAIT) from None
-                raise
-            work.begin(plan.state, spec)
-            packed: Counter[str] = Counter()
-            if not (destination / MANIFEST_NAME).exists():
-                try:
-                    packed = pack_parts(work, plan, options, run or run_tasks, progress)
-                    check_source(spec, plan.items.lists, progress)
-                    check_labels(labels)
-                except SourceChangedError as error:
                     remedy = f"{_WAIT}; if that refuses to resume, remove {destination} first"
                     raise SourceChangedError(error.change, remedy) from None
-                publish_parts(
-                    destination,
-                    work,
-                    plan.state,
-                    plan.classes.classes,
-                    plan.rejected,
-                    limit=options.bad_limit,
-                    progress=progress,
-                )
+                raise
             manifest = load_manifest(destination)
             listed, there = plan.class_counts, count_classes(destination, manifest)
             lost = np.flatnonzero((listed > 0) & (there == 0)) if len(listed) else ()
@@ -171,14 +165,6 @@ def load_known(dataset: Path | None) -> Manifest | None:
         return None if dataset is None else load_manifest(dataset)
     except DatasetError as error:
         raise DatasetError(f"--classes-of: {error}") from None
-
-
-def _check_outside(destination: Path, spec: SourceSpec) -> None:
-    for container in spec.containers if spec.is_loose else ():
-        if is_inside(destination, path_from_text(container)):
-            raise ConfigError(
-                f"{destination} is inside the source {printable(container)}: give a folder outside"
-            )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -220,8 +206,8 @@ def plan_packing(
     reading = read_labels(items, spec)
     rows = selection.rows[~np.isin(selection.rows, list(reading.bad))]
     rejected = [*_rejected(items, selection, reading)]
-    files, bad = len(rows), len(rejected)
-    options.bad_limit.check(bad, rejected, files + bad, work.path, untried=files)
+    files = len(rows)
+    options.bad_limit.check(rejected, files + len(rejected), work.path, untried=files)
     if not files:
         raise DatasetError(f"{printable(spec.location)} holds no items: there is nothing to pack")
     classes = plan_classes(items, reading, spec, known)
@@ -269,39 +255,57 @@ def _rejected(
 
 
 def pack_parts(
+    work: WorkFolder, plan: PackPlan, options: PackOptions, run: RunTasks, progress: ProgressLine
+) -> tuple[Counter[str], list[PartResult]]:
+    """Pack all parts that are not finished; return counts of what was packed, and all results.
+
+    Raises TooManyBadImages.
+    """
+    state, parts = plan.state, range(plan.state.shards)
+    results = [_read_finished(work, part) for part in parts]
+    packed: Counter[str] = Counter()
+    if None in results:
+        packed = _pack_unfinished(work, plan, results, options, run, progress)
+        results = [work.read_result(part) for part in parts]
+    finished = [result for result in results if result is not None]
+    bad = [*plan.rejected]
+    for result in finished:
+        bad += result.quarantine
+    untried = state.files - sum(result.files for result in finished)
+    options.bad_limit.check(bad, state.files + len(plan.rejected), work.path, untried=untried)
+    return packed, finished
+
+
+def _read_finished(work: WorkFolder, part: int) -> PartResult | None:
+    """Return the result of a part whose samples are there, too."""
+    paths = (work.part_path(part), work.balanced_path(part), work.shard_path(part))
+    return work.read_result(part) if any(path.exists() for path in paths) else None
+
+
+def _pack_unfinished(
     work: WorkFolder,
     plan: PackPlan,
+    results: Sequence[PartResult | None],
     options: PackOptions,
     run: RunTasks,
     progress: ProgressLine,
 ) -> Counter[str]:
-    """Pack all parts that are not finished; count what was packed.
-
-    No part is begun once too many images are bad. Raises TooManyBadImages then.
-    """
+    """Pack the parts whose result is None, beginning none once too many images are bad."""
     state, destination = plan.state, work.path.parent
-    sizes = [samples_in_shard(state.files, state.shards, part) for part in range(state.shards)]
-    finished = {part for part in range(state.shards) if _is_finished(work, part)}
-    todo = [part for part in range(state.shards) if part not in finished]
-    packed: Counter[str] = Counter()
-    if not todo:
-        return packed
-    remaining = sum(sizes[part] for part in todo)
-    warn_of_small_disk(destination, state.source_bytes * remaining // state.files, progress)
-    done = state.files - remaining
+    finished = [result for result in results if result is not None]
+    done = sum(result.files for result in finished)
+    needed = state.source_bytes * (state.files - done) // state.files
+    warn_of_small_disk(destination, needed, progress)
     if done:
         progress.note(f"resuming: {done:,} of {state.files:,} files are packed already")
-    files = state.files + len(plan.rejected)
-    allowed = options.bad_limit.allowed(files)
-    earlier = (result.quarantine for part in finished if (result := work.read_result(part)))
-    bad = len(plan.rejected) + sum(map(len, earlier))
+    allowed = options.bad_limit.allowed(state.files + len(plan.rejected))
+    bad = len(plan.rejected) + sum(len(result.quarantine) for result in finished)
+    packed: Counter[str] = Counter()
 
     def tasks() -> Iterator[Task]:
-        for part in todo:
-            if bad + packed["quarantined"] > allowed:
-                return
-            offset, size = plan.extents[part]
-            yield Task(part=part, offset=offset, bytes=size)
+        for part, (offset, size) in enumerate(plan.extents):
+            if results[part] is None and bad + packed["quarantined"] <= allowed:
+                yield Task(part=part, offset=offset, bytes=size)
 
     setup = Setup(
         destination=path_to_text(os.path.abspath(destination)),
@@ -319,18 +323,4 @@ def pack_parts(
     finally:
         progress.end()
         work.remove_unfinished()
-    if bad + packed["quarantined"] > allowed:
-        results = [work.read_result(part) for part in range(state.shards)]
-        entries = itertools.chain(
-            plan.rejected, *(result.quarantine for result in results if result)
-        )
-        all_bad = [*entries]
-        untried = sum(size for size, result in zip(sizes, results, strict=True) if not result)
-        options.bad_limit.check(len(all_bad), all_bad, files, work.path, untried=untried)
     return packed
-
-
-def _is_finished(work: WorkFolder, part: int) -> bool:
-    shard = work.path.parent / shard_name(part)
-    paths = (work.part_path(part), work.balanced_path(part), shard)
-    return work.result_path(part).exists() and any(path.exists() for path in paths)

@@ -19,13 +19,14 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final, Self
 
 import msgspec
 
 from feeder.convert.prepare import SourceOptions
+from feeder.dataset.format import shard_name
 from feeder.dataset.manifest import MANIFEST_NAME, WORK_FOLDER_NAME, canonical_json
 from feeder.errors import ConfigError, DatasetError
 from feeder.pack.items import describe_change
@@ -87,13 +88,6 @@ class WorkState(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     labels: LabelSpec
     conversion: SourceOptions
 
-    def options(self) -> dict[str, Any]:
-        """What the user chose, by names like those of the options."""
-        fields = msgspec.to_builtins(self)
-        chosen = {**fields["conversion"], **{name: fields[name] for name in ("seed", "split")}}
-        chosen["shards"] = self.shards
-        return {name.removesuffix("_px").replace("_", "-"): chosen[name] for name in chosen}
-
 
 def _show(option: object) -> object:
     return "none" if option in (None, "") else option
@@ -129,70 +123,58 @@ class WorkFolder:
         """Whether parts may have been packed."""
         return (self.path / STATE_NAME).exists()
 
-    def begin(self, state: WorkState, spec: SourceSpec) -> None:
-        """Record what is packed, or resume it; OtherPackingError if it is another one's folder."""
-        path = self.path / STATE_NAME
-        is_new = not path.exists()
-        if not is_new:
-            self._check_state(path, state, spec)
-        self.new_items_path.replace(self.items_path)
-        if is_new:
-            write_output(path, canonical_json(msgspec.to_builtins(state)))
+    def begin(self, state: Mapping[str, Any], spec: SourceSpec | None = None) -> None:
+        """Record what is made here, or resume it; OtherPackingError if something else was begun.
 
-    def begin_repacking(self, former: str) -> None:
-        """Record that the dataset of fingerprint ``former`` is repacked, or resume that."""
-        path, state = self.path / STATE_NAME, canonical_json({"former": former})
+        ``state`` are the fields of a WorkState, and ``spec`` its source, or what a repacking has.
+        """
+        path, data = self.path / STATE_NAME, canonical_json(state)
         if not path.exists():
-            write_output(path, state)
-        elif read_regular(path, _JSON_BYTES_MAX) != state:
-            raise self._other("another packing", "give the same dataset to resume it")
-
-    def _check_state(self, path: Path, state: WorkState, spec: SourceSpec) -> None:
-        try:
-            fields = json.loads(read_regular(path, _JSON_BYTES_MAX))
-            if not isinstance(fields, dict):
-                raise TypeError
-            if "former" in fields:
-                remedy = "run the same feeder repack command to resume it"
-                raise self._other("a repacking", remedy)
-            if fields.get("version", _VERSION) != _VERSION:
-                raise OtherPackingError(
-                    f"{self.path.parent} holds the beginning of a packing by another feeder "
-                    f"version (of format {fields['version']}, this one continues {_VERSION}): "
-                    f"remove {self.path.parent} and pack again"
-                )
-            begun = msgspec.convert(fields, WorkState)
-        except (TypeError, ValueError):
-            raise self.damaged(path) from None
-        if begun == state:
+            write_output(path, data)
             return
-        new_options = state.options()
-        different = [
-            f"{name} was {_show(old)}, now {_show(new_options[name])}"
-            for name, old in begun.options().items()
-            if old != new_options[name]
-        ]
-        if begun.classes != state.classes:
-            different.insert(0, "the classes were others (class folders, or --classes-of)")
-        elif begun.listing != state.listing and not any(
-            getattr(begun, name) != getattr(state, name) for name in ("seed", "split", "labels")
-        ):
-            lists, change = (self.items_path, self.new_items_path), "another"
-            if lists[0].exists():
-                change = describe_change(*lists, state.labels.stored_bytes, spec)
-            if begun.files != state.files:
-                change = f"it had {begun.files:,} files and has {state.files:,}; {change}"
-            different.insert(0, f"the source has changed: {change}")
-        raise self._other(
-            f"another packing ({'; '.join(different)})",
-            "give the same source and options to resume it",
+        written = read_regular(path, _JSON_BYTES_MAX)
+        if written == data:
+            return
+        folder = self.path.parent
+        try:
+            begun = json.loads(written)
+            if begun.get("version", _VERSION) != _VERSION:
+                raise OtherPackingError(
+                    f"{folder} holds the beginning of a packing by another feeder version (of "
+                    f"format {begun['version']}, this one continues {_VERSION}): remove {folder} "
+                    "and pack again"
+                )
+            what = "a repacking" if "former" in begun else "another packing"
+            if spec is not None and "former" not in begun:
+                what += f" ({'; '.join(self._differences(begun, state, spec))})"
+        except (AttributeError, KeyError, TypeError, ValueError):
+            raise self.damaged(path) from None
+        raise OtherPackingError(
+            f"{folder} holds the beginning of {what}: run the command that began it to resume it, "
+            f"or remove {folder} to start over"
         )
 
-    def _other(self, what: str, remedy: str) -> OtherPackingError:
-        return OtherPackingError(
-            f"{self.path.parent} holds the beginning of {what}: {remedy}, or remove "
-            f"{self.path.parent} to start over"
-        )
+    def _differences(
+        self, begun: Mapping[str, Any], new: Mapping[str, Any], spec: SourceSpec
+    ) -> Iterator[str]:
+        """Yield what differs between two states, as clauses for a message."""
+        if begun["classes"] != new["classes"]:
+            yield "the classes were others (class folders, or --classes-of)"
+        elif begun["listing"] != new["listing"] and not any(
+            begun[name] != new[name] for name in ("seed", "split", "labels")
+        ):
+            change = "another"
+            if self.items_path.exists():
+                label_bytes = msgspec.convert(new["labels"], LabelSpec).stored_bytes
+                change = describe_change(self.items_path, self.new_items_path, label_bytes, spec)
+            if begun["files"] != new["files"]:
+                change = f"it had {begun['files']:,} files and has {new['files']:,}; {change}"
+            yield f"the source has changed: {change}"
+        was, now = ({**state, **state["conversion"]} for state in (begun, new))
+        for name in (*new["conversion"], "seed", "split", "shards"):
+            if was[name] != now[name]:
+                option = name.removesuffix("_px").replace("_", "-")
+                yield f"{option} was {_show(was[name])}, now {_show(now[name])}"
 
     def remove_unfinished(self) -> None:
         """Remove the temporary files that a killed packing left, here and in the dataset."""
@@ -211,6 +193,10 @@ class WorkFolder:
     def balanced_path(self, number: int) -> Path:
         """Part ``number`` after balancing, where that changed it."""
         return self.path / f"balanced-{number:05d}.fds"
+
+    def shard_path(self, number: int) -> Path:
+        """Part ``number`` in the dataset."""
+        return self.path.parent / shard_name(number)
 
     def result_path(self, number: int) -> Path:
         return self.path / f"part-{number:05d}.json"

@@ -21,7 +21,7 @@ import msgspec
 import numpy as np
 
 from feeder.dataset.first_read import check_readable
-from feeder.dataset.format import checksum, shard_name
+from feeder.dataset.format import checksum
 from feeder.dataset.manifest import (
     MANIFEST_NAME,
     QUARANTINE_NAME,
@@ -84,10 +84,10 @@ def repack_dataset(old: Path, new: Path, *, jobs: int, progress: ProgressLine) -
         new.mkdir(parents=True, exist_ok=True)
         with WorkFolder(new) as work:
             work.lock()
-            work.begin_repacking(former.former)
+            work.begin({"former": former.former})
             if not (new / MANIFEST_NAME).exists():
                 repacked = _repack_shards(old, new, former, work, jobs, progress)
-                publish_shards(new, work, former, quarantine, shards=len(former.shards))
+                publish_shards(work, former, quarantine, shards=len(former.shards))
             manifest = load_manifest(new)
             work.remove()
     return RepackSummary(
@@ -105,7 +105,7 @@ def _repack_shards(
     tasks = [
         task
         for task in shard_tasks(former)
-        if not work.part_path(task.number).exists() and not (new / shard_name(task.number)).exists()
+        if not work.part_path(task.number).exists() and not work.shard_path(task.number).exists()
     ]
     if not tasks:
         return 0

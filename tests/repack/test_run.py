@@ -274,11 +274,11 @@ def test_beginnings_of_packing_and_repacking_are_not_mixed(
         _repack(old, tmp_path / "repacking")
     with pytest.raises(KeyboardInterrupt):
         pack(source, tmp_path / "packing")
-    with pytest.raises(ConfigError, match="holds the beginning of a repacking: run the same"):
+    with pytest.raises(ConfigError, match="holds the beginning of a repacking: run the command"):
         pack(source, tmp_path / "repacking")
-    for begun in ("packing", "repacking"):
-        with pytest.raises(ConfigError, match="holds the beginning of another packing"):
-            _repack(DATASETS / "none", tmp_path / begun)
+    for folder, what in (("packing", "another packing"), ("repacking", "a repacking")):
+        with pytest.raises(ConfigError, match=f"holds the beginning of {what}: run the command"):
+            _repack(DATASETS / "none", tmp_path / folder)
 
 
 def _stop(*_: object, **__: object) -> None:
