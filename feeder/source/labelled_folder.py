@@ -2,9 +2,9 @@
 
     SRC/…/file     listed by name, relative to SRC or to the folder of the file of labels
 
-Files count if a row lists them. The file of labels is read twice: its rows are first compared with
-each other and with the folder's names, as hashes, so that neither is ever held in memory. Rows
-without a file and images without a row are rejected, each with its place.
+Files count if a row lists them. The file of labels is read twice: first its rows are compared with
+each other and with the folder's names, as hashes, so that neither is ever held in memory; then its
+labels are read. Rows without a file and images without a row are rejected, each with its place.
 
 Rows of other splits than the chosen one are left out, and so are their files. A row's split is in a
 column of the file of labels, or else is the folder that its file is in, where these are splits.
@@ -12,9 +12,9 @@ column of the file of labels, or else is the folder that its file is in, where t
 Without labels every image counts, by its suffix or else by its first bytes.
 """
 
-import itertools
 from array import array
 from collections import Counter
+from collections.abc import Mapping
 from typing import Final
 
 import numpy as np
@@ -22,11 +22,17 @@ from numpy.typing import NDArray
 
 from feeder.errors import ConfigError, DatasetError
 from feeder.process.path_text import decode_name, path_from_text, path_to_text, printable
-from feeder.source.item_bytes import FaultKind, sniff_file
+from feeder.source.item_bytes import SourceError, sniff_file
 from feeder.source.kinds import Kind
-from feeder.source.label_files.columns import BadCellError, has_image_suffix, parse_decimal
+from feeder.source.label_files.columns import BadLabel, has_image_suffix, parse_decimal
 from feeder.source.label_files.label_file import LabelFile, LabelRow
-from feeder.source.label_files.names import NameFinder, NameKeys, RowTable, hash_name
+from feeder.source.label_files.names import (
+    NameFinder,
+    NameKeys,
+    find_repeats,
+    hash_label,
+    hash_name,
+)
 from feeder.source.listing import ItemListing
 from feeder.source.location.split_choice import SplitChoice
 from feeder.source.location.splits import find_splits
@@ -34,6 +40,8 @@ from feeder.source.location.storage import show_path
 from feeder.source.source import LooseFiles, SourceSpec
 
 _NAME_CHARACTERS_MAX: Final = 4096
+_NO_FILE: Final = 0
+"""The hash that stands for a row's file where there is none."""
 
 
 class LabelledFolder(LooseFiles):
@@ -103,69 +111,45 @@ class _Listing:
         root = decode_name(folder.path(""))
         self._names = NameFinder(root, path_to_text(path.parent), self._files)
         self._split_folders = frozenset(find_splits(sorted(folders - {""})))
-        self._split: str | None = None  # to be taken; None: all rows
-        self._is_by_column = False  # whether a row's split is not the folder of its file
-        self._parts: dict[int, list[list[object]]] = {}  # labels of files that have a row for each
+        self._folder_split: str | None = None  # the only one to be taken
+        self._parts: dict[str, list[object]] = {}  # labels of files that have a row for each
+        self._rejected: set[str] = set()  # of these files
 
     def list_items(self) -> None:
         for text in self._file.classes:
             self._listing.declare_class(text)
-        if self._file.split is not None or self._split_folders or self._spec.split:
-            self._choose_split()
-        table, left_out = self._compare_rows()
-        is_listed = bytearray(table.repeats)
+        files, labels, numbers = array("Q"), array("Q"), array("I")
+        splits: dict[tuple[str | None, str | None], int] = {}
+        split_of_row = array("I")
         for row in self._file.rows():
             name = self._names.find(row.file)
-            if self._is_left_out(row, name):
-                continue
-            if name is not None:
-                self._list_row(row, name, table, is_listed)
-            elif not row.file:
-                place = f"{self._name}:{row.number}"
-                self._reject(place, "bad-row", row, row.fault or "it names no file")
-            else:
-                is_outside = self._names.is_outside(row.file)
-                reason = "that is outside the source" if is_outside else "there is no such file"
-                # No file may have such a name, but it is written.
-                storable = row.file[:_NAME_CHARACTERS_MAX].encode("utf-8", "backslashreplace")
-                self._reject(storable.decode(), "unreadable", row, reason)
-        self._reject_unlabelled(np.union1d(table.names.keys, left_out.keys))
-        if table.repeats:
-            files = "1 file" if table.repeats == 1 else f"{table.repeats:,} files"
-            self._listing.note(f"{self._name} lists {files} more than once")
-
-    def _choose_split(self) -> None:
-        """Count the rows of each split, and choose the one to take."""
-        choice = SplitChoice(self._spec.split, self._spec.all_splits, self._shown)
-        in_column: Counter[str] = Counter()
-        in_folder: Counter[str] = Counter()
-        for row in self._file.rows():
+            files.append(_NO_FILE if name is None else hash_name(name))
+            labels.append(hash_label(row.label))
+            numbers.append(row.number)
+            split = row.split, self._find_folder(row.file, name)
+            split_of_row.append(splits.setdefault(split, len(splits)))
             if not row.fault:
-                in_column[row.split] += 1
-            if self._split_folders:
-                folder = self._find_folder(row.file, self._names.find(row.file))
-                if folder is not None:
-                    in_folder[folder] += 1
-        column = self._file.split
-        if column is not None and column.holds_splits([split for split in in_column if split]):
-            counts, where = in_column, f"{self._name}, by its column {printable(column.name)},"
-            self._is_by_column = True
-        elif any(in_folder):
-            counts, where = in_folder, f"{self._name}, by the folders of its files,"
-        elif self._spec.split:
-            raise choice.no_splits("neither a column of it nor folders are called so")
-        else:
-            return
-        self._split, note = choice.choose_rows(counts, where)
-        self._listing.note(note)
-
-    def _is_left_out(self, row: LabelRow, name: str | None) -> bool:
-        """Return whether a row, whose file is ``name``, is of another split."""
-        if self._split is None:
-            return False
-        if self._is_by_column:
-            return not row.fault and row.split != self._split
-        return self._find_folder(row.file, name) not in (None, self._split)
+                self._file.observe(row)
+        if not files:
+            raise DatasetError(f"{self._shown} has no rows")
+        is_taken = self._choose_split(splits, np.frombuffer(split_of_row, np.uint32))
+        file_of_row = np.frombuffer(files, np.uint64)
+        rows = np.flatnonzero(is_taken & (file_of_row != _NO_FILE))
+        if not len(rows):
+            self._refuse_other_folder(is_taken)
+        repeats = find_repeats(
+            rows, file_of_row, np.frombuffer(labels, np.uint64), np.frombuffer(numbers, np.uint32)
+        )
+        for row, taken, first, last, other in zip(
+            self._file.rows(), is_taken, *repeats, strict=False
+        ):
+            if taken:
+                self._list_row(row, bool(first), bool(last), int(other))
+        self._reject_unlabelled(file_of_row)
+        count = np.count_nonzero(repeats.is_first & ~repeats.is_last)
+        if count:
+            times = "1 file" if count == 1 else f"{count:,} files"
+            self._listing.note(f"{self._name} lists {times} more than once")
 
     def _find_folder(self, file: str, name: str | None) -> str | None:
         """Return the folder of a split that a row's file is in, "" for any other.
@@ -177,92 +161,116 @@ class _Listing:
             return folder
         return None if name is None else ""
 
-    def _compare_rows(self) -> tuple[RowTable, NameKeys]:
-        """Return the files of the rows to take, and of those that are left out."""
-        table = RowTable()
-        rows = 0
-        missing: LabelRow | None = None
-        left_out = array("Q")
-        for row in self._file.rows():
-            rows += 1
-            name = self._names.find(row.file)
-            if self._is_left_out(row, name):
-                if name is not None:
-                    left_out.append(hash_name(name))
-                continue
-            if not row.fault:
-                self._file.observe(row)
-            if name is not None:
-                table.add(name, row.label, row.number)
-            elif missing is None and row.file:
-                missing = row
-        table.finish()
-        if not rows:
-            raise DatasetError(f"{self._shown} has no rows")
-        if missing is not None and not len(table.names):
-            raise DatasetError(
-                f"{show_path(self._folder.path(''))} holds none of the files that {self._name} "
-                f"lists, such as {printable(missing.file[:200])} ({self._place(missing.number)}): "
-                "give the folder that these names are relative to"
-            )
-        return table, NameKeys(left_out)
+    def _choose_split(
+        self, splits: Mapping[tuple[str | None, str | None], int], of_rows: NDArray[np.uint32]
+    ) -> NDArray[np.bool_]:
+        """Return which rows are of the split to pack, (rows,).
 
-    def _list_row(self, row: LabelRow, name: str, table: RowTable, is_listed: bytearray) -> None:
-        repeat = table.find_repeat(name)
-        has_part = repeat is not None and repeat.other > 0 and self._spec.label_kind == "multi"
-        if repeat is not None:
-            if is_listed[repeat.place]:
-                return
-            is_listed[repeat.place] = 1
-            if repeat.other and not has_part:
-                other = self._place(repeat.other)
-                reason = f"it has another label in {other} (--label-kind multi takes all)"
-                self._reject(name, "two-labels", row, reason)
-                return
-        if row.fault:
-            self._reject(name, "bad-row", row, row.fault)
+        ``splits`` has the number of each pair of what a row's column and its folder say, None where
+        they say nothing: such a row is of every split.
+        """
+        rows_of_pair = np.bincount(of_rows).tolist()
+        by_column: Counter[str] = Counter()
+        by_folder: Counter[str] = Counter()
+        for (in_column, in_folder), count in zip(splits, rows_of_pair, strict=True):
+            if in_column is not None:
+                by_column[in_column] += count
+            if in_folder is not None:
+                by_folder[in_folder] += count
+        choice = SplitChoice(self._spec.split, self._spec.all_splits, self._shown)
+        column = self._file.split
+        if column is not None and column.holds_splits([*filter(None, by_column)]):
+            side, counts, where = 0, by_column, f"by its column {printable(column.name)}"
+        elif any(by_folder):
+            side, counts, where = 1, by_folder, "by the folders of its files"
+        elif self._spec.split:
+            raise choice.no_splits("neither a column of it nor folders are called so")
+        else:
+            return np.ones(len(of_rows), np.bool_)
+        split, note = choice.choose_rows(counts, f"{self._name}, {where},")
+        self._listing.note(note)
+        if split is None:
+            return np.ones(len(of_rows), np.bool_)
+        self._folder_split = split if side else None
+        taken = [number for pair, number in splits.items() if pair[side] in (None, split)]
+        return np.isin(of_rows, taken)
+
+    def _refuse_other_folder(self, is_taken: NDArray[np.bool_]) -> None:
+        """Raise DatasetError if rows name files: the folder has none of them."""
+        for row, taken in zip(self._file.rows(), is_taken, strict=False):
+            if taken and row.file:
+                raise DatasetError(
+                    f"{show_path(self._folder.path(''))} holds none of the files that {self._name} "
+                    f"lists, such as {printable(row.file[:200])} ({self._place(row.number)}): "
+                    "give the folder that these names are relative to"
+                )
+
+    def _list_row(self, row: LabelRow, is_first: bool, is_last: bool, other: int) -> None:
+        """List the file of a row, or its label; or reject it. See ``Repeats``."""
+        name = self._names.find(row.file)
+        try:
+            if name is None and row.file:
+                raise SourceError("unreadable", "there is no such file in the source")
+            if name is None:
+                raise SourceError("bad-row", row.fault or "it names no file")
+            if other and self._spec.label_kind == "multi":
+                self._add_part(row, name, is_last)
+            elif is_first and other:
+                reason = f"it has another label in {self._place(other)}"
+                raise SourceError("two-labels", f"{reason} (--label-kind multi takes all)")
+            elif is_first:
+                self._folder.add(name, self._read_label(row), self._listing)
+        except SourceError as error:
+            if name is None:  # no file may be called so, but it is written
+                name = row.file[:_NAME_CHARACTERS_MAX] or f"{self._name}:{row.number}"
+                name = name.encode("utf-8", "backslashreplace").decode()
+            where = f"{self._name} {self._place(row.number)}"
+            self._listing.reject(name, error.kind, f"listed in {where}, but {error.reason}")
+
+    def _add_part(self, row: LabelRow, name: str, is_last: bool) -> None:
+        """Add a label of a file that has a row for each; the last row lists the file."""
+        if name in self._rejected:
             return
         try:
-            label = self._file.read_label(row)
-        except BadCellError as error:
-            self._reject(name, "bad-label", row, str(error))
-            return
-        if label is None and self._spec.label_kind != "none":
-            self._reject(name, "no-label", row, "it has no label")
-            return
-        if repeat is not None and has_part:  # a row for each label: the last one lists the file
-            self._check_confidence(row)
-            parts = self._parts.setdefault(repeat.place, [])
-            parts.append(label if isinstance(label, list) else [label])
-            if len(parts) < repeat.rows:
-                is_listed[repeat.place] = 0
-                return
-            del self._parts[repeat.place]
-            label = list(dict.fromkeys(itertools.chain(*parts)))
-        self._folder.add(name, label, self._listing)
-
-    def _check_confidence(self, row: LabelRow) -> None:
+            label = self._read_label(row)
+        except SourceError:
+            self._rejected.add(name)
+            raise
         if row.confidence and parse_decimal(row.confidence) != 1:
             raise ConfigError(
                 f"{self._shown} has a row for each label of an image, and a confidence that is not "
                 f"always 1 ({self._place(row.number)}: {printable(row.confidence[:20])}): take out "
                 "the rows that are no labels, and this column"
             )
+        self._parts.setdefault(name, []).extend(label if isinstance(label, list) else [label])
+        if is_last:
+            self._folder.add(name, list(dict.fromkeys(self._parts.pop(name))), self._listing)
 
-    def _reject_unlabelled(self, labelled: NDArray[np.uint64]) -> None:
-        """Reject images that no row lists, and count other files."""
-        unlabelled = np.setdiff1d(self._files.keys, labelled, assume_unique=True)
+    def _read_label(self, row: LabelRow) -> object:
+        """Return a row's label; SourceError (bad-row, bad-label, no-label)."""
+        if row.fault:
+            raise SourceError("bad-row", row.fault)
+        try:
+            label = self._file.read_label(row)
+        except BadLabel as error:
+            raise SourceError("bad-label", str(error)) from None
+        if label is None and self._spec.label_kind != "none":
+            raise SourceError("no-label", "it has no label")
+        return label
+
+    def _reject_unlabelled(self, listed: NDArray[np.uint64]) -> None:
+        """Reject images that are not ``listed`` by a row, and count other files."""
+        unlabelled = np.setdiff1d(self._files.keys, np.unique(listed), assume_unique=True)
         if not len(unlabelled):
             return
         keys = NameKeys(unlabelled)
-        is_by_folder = self._split is not None and not self._is_by_column
         others = 0
         hidden = self._listing.about.hidden
         for name in self._folder.walk("", self._listing):
             path = decode_name(self._folder.path(name))
             if name not in keys or path == self._spec.labels_file:
                 continue
-            if is_by_folder and self._find_folder(name, name) != self._split:
+            if self._folder_split not in (None, self._find_folder(name, name)):
                 continue  # it is in the folder of a split that is left out
             if self._folder.is_image(name):
                 self._listing.reject(name, "no-label", f"{self._name} has no row for it")
@@ -270,10 +278,6 @@ class _Listing:
                 others += 1
         self._listing.about.hidden = hidden  # which the first walk counted
         _note_others(others, f"no images, and not in {self._name}", self._listing)
-
-    def _reject(self, name: str, kind: FaultKind, row: LabelRow, reason: str) -> None:
-        where = f"{self._name} {self._place(row.number)}"
-        self._listing.reject(name, kind, f"listed in {where}, but {reason}")
 
     def _place(self, number: int) -> str:
         return f"{self._file.unit} {number}"

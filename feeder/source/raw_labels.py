@@ -24,6 +24,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from feeder.source.label_files.columns import BadLabel as BadLabel
 from feeder.source.label_files.columns import is_missing_word as is_missing_word
 from feeder.source.label_files.columns import parse_decimal as parse_decimal
 
@@ -95,10 +96,6 @@ class LabelTexts:
             elif (value := parse_decimal(text)) is not None:
                 self.looks[number] = Look.WHOLE if value.is_integer() else Look.DECIMAL
                 self.values[number] = value
-
-
-class BadLabel(ValueError):  # noqa: N818 -- names what happened
-    """Raised for a label without a meaning; the message is the reason."""
 
 
 class LabelFacts(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):

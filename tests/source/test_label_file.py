@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from feeder.errors import ConfigError, DatasetError
 from feeder.source.label_files import tables
-from feeder.source.label_files.columns import BadCellError
+from feeder.source.label_files.columns import BadLabel
 from feeder.source.label_files.label_file import LabelFile
 
 
@@ -27,7 +27,7 @@ def read(path: Path, **options: Any) -> list[tuple[int, str, object]]:
     for row in file.rows():
         try:
             rows.append((row.number, row.file, row.fault or file.read_label(row)))
-        except BadCellError as error:
+        except BadLabel as error:
             rows.append((row.number, row.file, str(error)))
     return rows
 
@@ -104,7 +104,7 @@ def test_columns_are_found_by_their_names_and_values(
         ("file,filename,label\n", "", "", "images may be in file, filename: choose one with --ima"),
         ("file,a,b\nx.jpg,1,2\n", "", "", "labels may be in a, b: choose one with --label"),
         ("a,b\n1,2\n", "", "", "no column of a, b is known to hold the images' names"),
-        ("file\nx.jpg\n", "", "", "has no column of labels: give one, or --label-kind none"),
+        ("file\nx.jpg\n", "", "", "has no column of labels: name it with --label, or give"),
         ("file,label\n", "pic", "", "--image pic is none of its columns: file, label"),
         ("file,label\n", "", "kind", "--label kind is none of its columns: label"),
         ("file,label,label\n", "", "label", "two columns label: rename one"),

@@ -66,8 +66,8 @@ def test_rows_without_a_file_and_images_without_a_row_are_rejected(source: Path)
     assert listed.labels == {"a.jpg": 1, "b.png": 0}
     no_row = ("no-label", "labels.csv has no row for it")
     assert listed.rejected == {
-        "gone.jpg": ("unreadable", in_line(3, "there is no such file")),
-        "../out.jpg": ("unreadable", in_line(4, "that is outside the source")),
+        "gone.jpg": ("unreadable", in_line(3, "there is no such file in the source")),
+        "../out.jpg": ("unreadable", in_line(4, "there is no such file in the source")),
         **dict.fromkeys(("d.jpg", "deep/c.jpg", "deep/e.heic", "noname"), no_row),
     }
     assert listed.facts.hidden == 1

@@ -1,11 +1,13 @@
 """Chooses the columns of a table that hold images, labels and the splits of rows.
 
-A column that the user named wins. Else it is the only one that has a usual name; for images also
-the only one whose first value looks like an image's file name, for labels the only other one. Where
-more than one would do, none is chosen.
+    image    --image; else the most usual name, of several the one whose value looks like an image's
+             file name; else the only column that does
+    label    --label; else the most usual name; else the only column that is left
+    split    the most usual name with a value that is a split; else the only value; else the name
 
-A cell is only text, and is passed on as text: what the labels of a source are is decided from all
-of them (feeder.pack.label_reading). Here are the numbers, lists, yes and no that a cell may hold.
+Where more than one column would do as image or label, none is chosen. A cell is only text, and is
+passed on as text: what the labels of a source are is decided from all of them
+(feeder.pack.label_reading). Here are the numbers, lists, yes and no that a cell may hold.
 """
 
 import fnmatch
@@ -104,9 +106,8 @@ def choose_columns(
     choices, if any. There are no columns of labels where their kind is "none". Raises ConfigError,
     which begins with ``where``.
     """
-    if not image:
-        image = _choose_image(names, first, where)
-    elif image not in names:
+    image = image or _choose_image(names, first, where)
+    if image not in names:
         raise ConfigError(
             f"{where}: --image {printable(image)} is none of its columns: {_show(names)}"
         )
@@ -114,11 +115,10 @@ def choose_columns(
         return image, (), False
     others = [name for name in names if name != image]
     if not label:
-        usual = choose_label(others, where)
-        return image, (usual or _choose_other(others, first, where),), False
+        label = choose_label(others, where) or _choose_other(others, first, where)
     labels = _find_named(others, label, where)
     is_split = len(labels) > 1 or label not in others
-    if is_split and label_kind not in ("multi", "one-hot", "multi-hot", "float"):
+    if is_split and label_kind not in (*HOT_KINDS, "float"):
         raise ConfigError(
             f"{where}: --label names {len(labels)} columns: give --label-kind float for a vector "
             "of their values, one-hot or multi for a class each"
@@ -126,20 +126,74 @@ def choose_columns(
     return image, labels, is_split
 
 
+def _choose_image(names: Sequence[str], first: Mapping[str, object], where: str) -> str:
+    likely = [
+        name
+        for name in names
+        if isinstance(cell := first.get(name), str) and has_image_suffix(cell)
+    ]
+    usual = _most_usual(names, _FILE_NAMES)
+    usual = [name for name in usual if name in likely] or usual
+    if usual:
+        return _only(usual, "images", "--image", where)
+    if len(likely) == 1:
+        return likely[0]
+    raise ConfigError(
+        f"{where}: no column of {_show(names)} is known to hold the images' names: name it with "
+        "--image (the first line has to hold the columns' names)"
+    )
+
+
 def choose_label(names: Sequence[str], where: str, declared: Collection[str] = ()) -> str:
     """Return the column of labels that has the most usual name, or is declared as such; or "".
 
     Raises ConfigError, which begins with ``where``, for several.
     """
-    for number, tier in enumerate(_LABEL_NAMES):
-        usual = [name for name in names if _fold(name) in tier or (not number and name in declared)]
-        if len(usual) > 1:
-            raise ConfigError(
-                f"{where}: the labels may be in {_show(usual)}: choose one with --label"
-            )
+    usual = [name for name in names if name in declared or _fold(name) in _LABEL_NAMES[0]]
+    usual = usual or _most_usual(names, _LABEL_NAMES[1:])
+    return _only(usual, "labels", "--label", where) if usual else ""
+
+
+def _choose_other(others: Sequence[str], first: Mapping[str, object], where: str) -> str:
+    """Return the only column that may hold labels, though its name does not say so."""
+    columns = map(SplitColumn, others)
+    splits = [c.name for c in columns if c.is_usual and is_split(c.read(first.get(c.name)))]
+    rest = [name for name in others if name not in splits]
+    if rest:
+        return _only(rest, "labels", "--label", where)
+    why = f": {_show(splits)} looks like a split of the rows" if splits else ""
+    raise ConfigError(
+        f"{where} has no column of labels{why}: name it with --label, or give --label-kind none"
+    )
+
+
+def _most_usual(names: Sequence[str], tiers: Sequence[Collection[str]]) -> list[str]:
+    for tier in tiers:
+        usual = [name for name in names if _fold(name) in tier]
         if usual:
-            return usual[0]
-    return ""
+            return usual
+    return []
+
+
+def _only(names: Sequence[str], what: str, option: str, where: str) -> str:
+    if len(names) > 1:
+        raise ConfigError(f"{where}: the {what} may be in {_show(names)}: choose one with {option}")
+    return names[0]
+
+
+def _find_named(others: Sequence[str], label: str, where: str) -> tuple[str, ...]:
+    """Return the columns that --label names, with commas between them; each may be a pattern."""
+    if label in others:
+        return (label,)
+    matches: dict[str, None] = {}
+    for pattern in map(str.strip, label.split(",")):
+        columns = [pattern] if pattern in others else fnmatch.filter(others, pattern)
+        if not columns:
+            raise ConfigError(
+                f"{where}: --label {printable(pattern)} is none of its columns: {_show(others)}"
+            )
+        matches.update(dict.fromkeys(columns))
+    return tuple(matches)
 
 
 def choose_split_column(
@@ -156,6 +210,12 @@ def choose_split_column(
     return next(iter((*both, *likely, *usual)), None)
 
 
+def find_confidence(names: Sequence[str]) -> str | None:
+    """Return the column with the confidence of each row's label, None without one."""
+    folded = {_fold(name): name for name in reversed(names)}
+    return next((folded[name] for name in _CONFIDENCE_NAMES if name in folded), None)
+
+
 def describe_columns(names: Sequence[str], what: str) -> str:
     """Return where labels are, for a message: "column label", ``what`` being a column."""
     shown = [printable(name) for name in names]
@@ -165,75 +225,9 @@ def describe_columns(names: Sequence[str], what: str) -> str:
     return f"{what}s {', '.join(shown[:3])}{more}"
 
 
-def find_confidence(names: Sequence[str]) -> str | None:
-    """Return the column with the confidence of each row's label, None without one."""
-    folded = {_fold(name): name for name in reversed(names)}
-    return next((folded[name] for name in _CONFIDENCE_NAMES if name in folded), None)
-
-
-def looks_like_image(value: object) -> bool:
-    """Return whether a value is a text that ends as an image's file name does."""
-    return isinstance(value, str) and has_image_suffix(value)
-
-
 def has_image_suffix(name: str) -> bool:
     """Return whether ``name`` has the suffix of an image format, of packable ones or others."""
     return os.path.splitext(name.strip())[1].lower() in IMAGE_SUFFIXES
-
-
-def _choose_image(names: Sequence[str], first: Mapping[str, object], where: str) -> str:
-    looking = [name for name in names if looks_like_image(first.get(name))]
-    for tier in _FILE_NAMES:
-        usual = [name for name in names if _fold(name) in tier]
-        likely = [name for name in usual if name in looking] or usual
-        if len(likely) == 1:
-            return likely[0]
-        if likely:
-            raise ConfigError(
-                f"{where}: the images may be in {_show(likely)}: choose one with --image"
-            )
-    if len(looking) == 1:
-        return looking[0]
-    raise ConfigError(
-        f"{where}: no column of {_show(names)} is known to hold the images' names: name it with "
-        "--image (the first line has to hold the columns' names)"
-    )
-
-
-def _choose_other(others: Sequence[str], first: Mapping[str, object], where: str) -> str:
-    """Return the only column that may hold labels, though its name does not say so."""
-    columns = [SplitColumn(name) for name in others]
-    splits = [
-        each.name for each in columns if each.is_usual and is_split(each.read(first.get(each.name)))
-    ]
-    rest = [name for name in others if name not in splits]
-    if len(rest) == 1:
-        return rest[0]
-    if splits and not rest:
-        raise ConfigError(
-            f"{where} has no column of labels: {_show(splits)} looks like a split of the rows; "
-            "name the labels' column with --label, or give --label-kind none"
-        )
-    if not rest:
-        raise ConfigError(f"{where} has no column of labels: give one, or --label-kind none")
-    raise ConfigError(f"{where}: the labels may be in {_show(rest)}: choose one with --label")
-
-
-def _find_named(others: Sequence[str], label: str, where: str) -> tuple[str, ...]:
-    """Return the columns that --label names, with commas between them; each may be a pattern."""
-    if label in others:
-        return (label,)
-    found: list[str] = []
-    for each in label.split(","):
-        pattern = each.strip()
-        is_name = pattern in others
-        matching = [pattern] if is_name else fnmatch.filter(others, pattern)
-        if not matching:
-            raise ConfigError(
-                f"{where}: --label {printable(pattern)} is none of its columns: {_show(others)}"
-            )
-        found += (name for name in matching if name not in found)
-    return tuple(found)
 
 
 def _fold(name: str) -> str:
@@ -246,11 +240,8 @@ def _show(names: Collection[str]) -> str:
     return f"{shown} and {more} more" if more > 0 else shown
 
 
-def parse_decimal(text: str) -> float | None:
-    """Return the number that a text writes; None for a name, which 007 is, too."""
-    digits = text.lstrip("+-")
-    has_leading_zero = len(digits) > 1 and digits[0] == "0" and digits[1].isdigit()
-    return float(text) if _DECIMAL.fullmatch(text) and not has_leading_zero else None
+class BadLabel(ValueError):  # noqa: N818 -- names what happened
+    """Raised for a label without a meaning; the message is the reason."""
 
 
 def is_missing_word(text: str) -> bool:
@@ -258,25 +249,23 @@ def is_missing_word(text: str) -> bool:
     return text.lower() in _MISSING_WORDS
 
 
-class BadCellError(ValueError):
-    """Raised for a label without a meaning as its kind; the message is the reason."""
-
-
-def split_cell(cell: str, separator: str | None) -> list[str]:
-    """Return the labels in a cell, with white space between them if ``separator`` is None."""
-    return [text for text in map(str.strip, cell.split(separator)) if text]
+def parse_decimal(text: str) -> float | None:
+    """Return the number that a text writes; None for a name, which 007 is, too."""
+    digits = text.lstrip("+-")
+    has_leading_zero = len(digits) > 1 and digits[0] == "0" and digits[1].isdigit()
+    return float(text) if _DECIMAL.fullmatch(text) and not has_leading_zero else None
 
 
 def read_float(text: str) -> float:
-    """Return the number in a cell; BadCellError for none."""
+    """Return the number in a cell; BadLabel for none."""
     if not _DECIMAL.fullmatch(text):
-        raise BadCellError(f"its label {text[:80]!r} is no number")
+        raise BadLabel(f"its label {text[:80]!r} is no number")
     return float(text)
 
 
 def read_list(cell: str) -> object:
-    """Return the list in a cell, in JSON or as Python prints it; BadCellError for none."""
+    """Return the list in a cell, in JSON or as Python prints it; BadLabel for none."""
     try:
         return json.loads(cell.replace("'", '"') if '"' not in cell else cell)
     except (ValueError, RecursionError):
-        raise BadCellError(f"its label {cell[:80]!r} is no list") from None
+        raise BadLabel(f"its label {cell[:80]!r} is no list") from None

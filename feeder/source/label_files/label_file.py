@@ -1,9 +1,8 @@
 """A file with a label for each image: CSV, TSV, JSON or JSONL, as rows of one form."""
 
-import codecs
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, Final, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from feeder.errors import ConfigError
 from feeder.plan.labels import LabelChoice, Uncertain
@@ -14,7 +13,7 @@ from feeder.source.label_files.columns import (
     NO,
     SEPARATORS,
     YES,
-    BadCellError,
+    BadLabel,
     choose_columns,
     choose_split_column,
     describe_columns,
@@ -22,21 +21,8 @@ from feeder.source.label_files.columns import (
     is_missing_word,
     read_float,
     read_list,
-    split_cell,
 )
-from feeder.source.label_files.tables import (
-    KEY,
-    VALUE,
-    Table,
-    begins_with_object,
-    read_csv,
-    read_json,
-    read_json_lines,
-)
-from feeder.source.location.storage import read_whole
-
-_START_BYTES: Final = 1 << 16
-_LINE_SUFFIXES: Final = frozenset({".jsonl", ".ndjson"})
+from feeder.source.label_files.tables import KEY, VALUE, open_table
 
 
 class LabelRow(NamedTuple):
@@ -52,8 +38,8 @@ class LabelRow(NamedTuple):
     """Why the row is unusable; empty where it is not."""
     confidence: str = ""
     """Of the label, where there is a column of it, as in tables with a row for each label."""
-    split: str = ""
-    """What ``LabelFile.split`` says about it."""
+    split: str | None = None
+    """What ``LabelFile.split`` says about it; None without such a column, and in faulty rows."""
 
 
 class LabelFile:
@@ -74,13 +60,13 @@ class LabelFile:
         not clear.
         """
         where = printable(path_to_text(path))
-        self._table = table = _open_table(path, where, can_have_spaces=label_kind != "none")
+        self._table = table = open_table(path, where, can_have_spaces=label_kind != "none")
         names = [name for name in table.names if name]  # pandas writes its index without one
         if VALUE in names and (image or label):
             raise ConfigError(f"{where} has no fields that --image or --label could name")
         image, label = image or KEY * (KEY in names), label or VALUE * (VALUE in names)
-        self._columns = choose_columns(names, table.first, image, label, label_kind, where)
-        self._image, self._labels, self._is_split = self._columns
+        columns = choose_columns(names, table.first, image, label, label_kind, where)
+        self._image, self._labels, self._is_split = columns
         for name in (self._image, *self._labels):
             if table.names.count(name) > 1:
                 raise ConfigError(f"{where} has two columns {printable(name)}: rename one")
@@ -88,8 +74,7 @@ class LabelFile:
         """What ``LabelRow.number`` counts: "line" or "entry"."""
         self.split = choose_split_column(names, table.first, (self._image, *self._labels))
         """The column that may hold the rows' splits."""
-        is_class_each = self._is_split and label_kind in HOT_KINDS
-        self.classes = self._labels if is_class_each else ()
+        self.classes = self._labels if self._is_split and label_kind in HOT_KINDS else ()
         """Classes that the file names apart from its labels: those with a column each."""
         self.field = "" if VALUE in names else describe_columns(self._labels, table.column)
         """Where labels are, for the summary: "column label"; empty where that has no name."""
@@ -109,7 +94,7 @@ class LabelFile:
                 yield LabelRow(number, name, (), fault)
                 continue
             label = [values.get(column) for column in self._labels]
-            split = "" if self.split is None else self.split.read(values.get(self.split.name))
+            split = None if self.split is None else self.split.read(values.get(self.split.name))
             score = None if self._confidence is None else values.get(self._confidence)
             confidence = "" if score is None else str(score)  # of 0, too, a number in JSON
             yield LabelRow(number, name, label, "", confidence, split)
@@ -124,8 +109,8 @@ class LabelFile:
     def read_label(self, row: LabelRow) -> object:
         """Return the label of a row as it is there, a RawLabel; None where it has none.
 
-        One of several labels may be empty: no class. Raises BadCellError, and ConfigError where
-        only --uncertain can decide what -1 or nothing among 0 and 1 is.
+        One of several labels may be empty: no class. Raises BadLabel, and ConfigError where only
+        --uncertain can decide what -1 or nothing among 0 and 1 is.
         """
         if not row.label:  # none is wanted
             return None
@@ -139,14 +124,14 @@ class LabelFile:
             return cell
         if self._kind != "name" and _is_list(cell):
             return read_list(cell)
-        if self._kind == "float":
-            separator = next((each for each in SEPARATORS if each in cell), None)
-            return [read_float(text) for text in split_cell(cell, separator)] or None
-        if self._kind in HOT_KINDS:
-            return split_cell(cell, next(filter(self._separators.__contains__, SEPARATORS), None))
-        return cell or None
+        if self._kind not in (*HOT_KINDS, "float"):
+            return cell or None
+        seen = cell if self._kind == "float" else self._separators
+        separator = next((each for each in SEPARATORS if each in seen), None)
+        parts = [text for text in map(str.strip, cell.split(separator)) if text]
+        return [read_float(text) for text in parts] or None if self._kind == "float" else parts
 
-    def _read_classes(self, cells: Sequence[str]) -> object:
+    def _read_classes(self, cells: Sequence[str]) -> str | list[str]:
         """Return the classes that have a 1 in their columns."""
         chosen: list[str] = []
         for name, cell in zip(self._labels, cells, strict=True):
@@ -154,9 +139,9 @@ class LabelFile:
             if text in YES or (self._is_uncertain(name, text) and self._uncertain == "yes"):
                 chosen.append(name)
             elif text not in NO and text not in MINUS and not is_missing_word(text):
-                raise BadCellError(f"its label {cell[:80]!r} in column {name[:80]!r} is not 0 or 1")
+                raise BadLabel(f"its label {cell[:80]!r} in column {name[:80]!r} is not 0 or 1")
         if self._kind == "one-hot" and len(chosen) != 1:
-            raise BadCellError(f"{len(chosen)} of its columns have a 1, not one")
+            raise BadLabel(f"{len(chosen)} of its columns have a 1, not one")
         return chosen[0] if self._kind == "one-hot" else chosen
 
     def _is_uncertain(self, name: str, text: str) -> bool:
@@ -169,22 +154,9 @@ class LabelFile:
                 "and 1: give --uncertain no, yes or leave-out"
             )
         if self._uncertain == "leave-out":
-            raise BadCellError(f"its label in column {name[:80]!r} is {text or 'empty'}")
+            raise BadLabel(f"its label in column {name[:80]!r} is {text or 'empty'}")
         return True
 
 
 def _is_list(cell: str) -> bool:
     return cell.startswith("[") and cell.endswith("]")
-
-
-def _open_table(path: Path, where: str, *, can_have_spaces: bool) -> Table:
-    """Return the rows of a file, whose format is known by its name and its first characters."""
-    suffix = path.suffix.lower()
-    data = read_whole(path, _START_BYTES)
-    start = data.removeprefix(codecs.BOM_UTF8).decode(errors="replace").lstrip()
-    is_json = suffix == ".json" or start.startswith(("{", "["))
-    if suffix in _LINE_SUFFIXES or (is_json and begins_with_object(start)):
-        return read_json_lines(path, where)
-    if is_json:
-        return read_json(path, where)
-    return read_csv(path, where, can_have_spaces=can_have_spaces)

@@ -26,6 +26,11 @@ def hash_name(name: str) -> int:
     return xxhash.xxh3_64_intdigest(encode_name(name))
 
 
+def hash_label(label: object) -> int:
+    """Return a hash that is equal for equal labels of one file."""
+    return xxhash.xxh3_64_intdigest(repr(label).encode("utf-8", "replace"))
+
+
 class NameKeys:
     """A set of names."""
 
@@ -39,76 +44,43 @@ class NameKeys:
         """The hashes, sorted."""
         return np.frombuffer(self._sorted, np.uint64)
 
-    def __len__(self) -> int:
-        return len(self._sorted)
-
-    def find(self, name: str) -> int:
-        """Return the place of a name in the order of hashes, -1 if it is not in the set."""
+    def __contains__(self, name: str) -> bool:
         key = hash_name(name)
         at = bisect_left(self._sorted, key)
-        return at if at < len(self._sorted) and self._sorted[at] == key else -1
-
-    def __contains__(self, name: str) -> bool:
-        return self.find(name) >= 0
+        return at < len(self._sorted) and self._sorted[at] == key
 
 
-class Repeat(NamedTuple):
-    """A file that several rows list."""
+class Repeats(NamedTuple):
+    """Which rows (n,) list a file that others list, too."""
 
-    place: int
-    """Among all such files."""
-    other: int
-    """The number of the first row whose label is another than the first one's; 0 for none."""
-    rows: int
-    """How many rows list it."""
+    is_first: NDArray[np.bool_]
+    """Of the rows of one file."""
+    is_last: NDArray[np.bool_]
+    other: NDArray[np.uint32]
+    """The number of the file's first row with another label than its first one; 0 for none."""
 
 
-class RowTable:
-    """The file, the label and the number of every row, as hashes; complete after ``finish``."""
-
-    def __init__(self) -> None:
-        self._files, self._labels, self._numbers = array("Q"), array("Q"), array("I")
-
-    def add(self, file: str, label: object, number: int) -> None:
-        self._files.append(hash_name(file))
-        self._labels.append(xxhash.xxh3_64_intdigest(repr(label).encode("utf-8", "replace")))
-        self._numbers.append(number)
-
-    def finish(self) -> None:
-        """Find the files of several rows."""
-        self.names = NameKeys(self._files)
-        """All files."""
-        self._repeated = NameKeys(array("Q"))
-        if len(self.names) < len(self._files):  # rarely; doubles the memory
-            self._find_repeats()
-        self._files = self._labels = self._numbers = array("Q")
-
-    def _find_repeats(self) -> None:
-        keys = np.frombuffer(self._files, np.uint64)
-        order = np.argsort(keys, kind="stable")
-        files, starts, counts = np.unique(keys[order], return_index=True, return_counts=True)
-        labels = np.frombuffer(self._labels, np.uint64)[order]
-        differing = np.flatnonzero(labels != np.repeat(labels[starts], counts))
-        groups, first = np.unique(
-            np.searchsorted(starts, differing, side="right") - 1, return_index=True
-        )
+def find_repeats(
+    rows: NDArray[np.int64],
+    files: NDArray[np.uint64],
+    labels: NDArray[np.uint64],
+    numbers: NDArray[np.uint32],
+) -> Repeats:
+    """Compare the rows at ``rows``, from the hashes of files and labels and the numbers, (n,)."""
+    is_first, is_last = np.zeros((2, len(files)), np.bool_)
+    other = np.zeros(len(files), np.uint32)
+    order = rows[np.argsort(files[rows], kind="stable")]
+    _, starts, counts = np.unique(files[order], return_index=True, return_counts=True)
+    is_first[order[starts]] = True
+    is_last[order[starts + counts - 1]] = True
+    if len(starts) < len(order):  # rarely
+        group = np.repeat(np.arange(len(starts)), counts)
+        differing = np.flatnonzero(labels[order] != labels[order[starts]][group])
+        groups, first = np.unique(group[differing], return_index=True)
         others = np.zeros(len(starts), np.uint32)
-        others[groups] = np.frombuffer(self._numbers, np.uint32)[order][differing[first]]
-        is_repeated = counts > 1
-        self._repeated = NameKeys(files[is_repeated])
-        self._others, self._counts = others[is_repeated], counts[is_repeated]
-
-    @property
-    def repeats(self) -> int:
-        """The number of files that several rows list."""
-        return len(self._repeated)
-
-    def find_repeat(self, file: str) -> Repeat | None:
-        """Return which rows list a file if several do."""
-        place = self._repeated.find(file) if len(self._repeated) else -1
-        if place < 0:
-            return None
-        return Repeat(place, int(self._others[place]), int(self._counts[place]))
+        others[groups] = numbers[order[differing[first]]]
+        other[order] = others[group]
+    return Repeats(is_first, is_last, other)
 
 
 class NameFinder:
@@ -145,10 +117,6 @@ class NameFinder:
             return next((name for name in names[:1] if self._is_file(name)), None)
         except ValueError:  # characters that no name has
             return None
-
-    def is_outside(self, text: str) -> bool:
-        """Return whether ``text`` means a file that is not below the folder."""
-        return all(self._below(base, text) is None for base in self._bases)
 
     def _spellings(self, text: str) -> Iterator[str]:
         texts = [text, text.replace("\\", "/")] if "\\" in text else [text]

@@ -12,6 +12,7 @@ Feeder did not write come with their line.
 
 import codecs
 import csv
+import functools
 import itertools
 import json
 from collections import Counter
@@ -22,7 +23,8 @@ from typing import Any, Final, NamedTuple
 from feeder.errors import DatasetError
 from feeder.process.path_text import path_to_text, printable
 from feeder.process.regular_file import open_regular_file
-from feeder.source.label_files.columns import looks_like_image
+from feeder.source.label_files.columns import has_image_suffix
+from feeder.source.location.storage import read_whole
 
 JSON_BYTES_MAX: Final = 64 << 20  # Python's objects take about ten times as much
 KEY: Final = "(key)"
@@ -31,6 +33,8 @@ VALUE: Final = "(value)"
 """The field that stands for a value without a name."""
 _SPACES: Final = " "
 """A delimiter: the last word is the label, ``my image.jpg 3``."""
+_START_BYTES: Final = 1 << 16
+_LINE_SUFFIXES: Final = frozenset({".jsonl", ".ndjson"})
 _SAMPLE_LINES: Final = 20
 LINE_BYTES_MAX: Final = 16 << 20
 _NO_TEXT: Final = {
@@ -61,18 +65,110 @@ class Table(NamedTuple):
     """Begins with the first row on each call; raises DatasetError where the file is damaged."""
 
 
-def read_csv(path: Path, where: str, *, can_have_spaces: bool) -> Table:
-    """Return the table in a CSV file; DatasetError if it has no rows or is damaged."""
+def open_table(path: Path, where: str, *, can_have_spaces: bool) -> Table:
+    """Return the table in a file, whose format is known by its name and its first characters.
+
+    Raises DatasetError for a file without rows, or one that cannot be read.
+    """
+    suffix = path.suffix.lower()
+    data = read_whole(path, _START_BYTES)
+    start = data.removeprefix(codecs.BOM_UTF8).decode(errors="replace").lstrip()
+    is_json = suffix == ".json" or start.startswith(("{", "["))
+    if suffix in _LINE_SUFFIXES or (is_json and _begins_with_object(start)):
+        unit, rows = "line", functools.partial(_read_json_lines, path)
+    elif is_json:
+        unit, rows = "entry", functools.partial(_read_entries, _load_entries(path, where))
+    else:
+        return _open_csv(path, where, can_have_spaces=can_have_spaces)
+    number, first, fault = next(rows(), (0, {}, ""))
+    if not number:
+        raise DatasetError(f"{where} has no rows")
+    if fault:
+        raise DatasetError(
+            f"{unit} {number} of {where} is no JSON object: each {unit} has to be one"
+        )
+    return Table(unit, "field", list(first), first, rows)
+
+
+def _begins_with_object(start: str) -> bool:
+    """Return whether the first line is a JSON object and another line follows it."""
+    line, _, rest = start.partition("\n")
+    return bool(rest.strip()) and isinstance(_load(line), Mapping)
+
+
+def _read_json_lines(path: Path) -> Rows:
+    for number, line in enumerate(read_lines(path), 1):
+        if line.strip():
+            yield number, *_as_object(_load(line))
+
+
+def _load(line: str) -> object:
+    """Return the value of a line of JSON; None for what is none."""
+    try:
+        return json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+
+
+def _as_object(value: object) -> tuple[Mapping[str, Any], str]:
+    return (value, "") if isinstance(value, Mapping) else ({}, "it is no JSON object")
+
+
+def _load_entries(path: Path, where: str) -> list[tuple[str | None, Any]]:
+    """Return the entries of a JSON file, by key where they have one; "" for what is no pair."""
+    if path.stat().st_size > JSON_BYTES_MAX:
+        raise DatasetError(
+            f"{where} has over {JSON_BYTES_MAX >> 20} MiB: write it as JSONL, an object a line, "
+            "which is not held in memory"
+        )
+    text = "".join(read_lines(path, JSON_BYTES_MAX))
+    try:
+        value = json.loads(text, object_pairs_hook=_keep_repeats)
+    except (ValueError, RecursionError) as error:
+        raise DatasetError(f"{where} is no JSON: {error}") from None
+    if isinstance(value, dict) and {"images", "annotations"} <= value.keys():
+        raise DatasetError(
+            f"{where} seems to have COCO's annotations, which are of objects and not of images: "
+            "write a CSV file with a label for each image"
+        )
+    if isinstance(value, dict) and isinstance(value.get("labels"), (dict, list)):
+        value = value["labels"]  # as in StyleGAN's dataset.json
+    if isinstance(value, dict):
+        return list(value.items())
+    if not isinstance(value, list):
+        raise DatasetError(f"{where} holds neither an object nor a list")
+    if value and isinstance(value[0], list):
+        return [(pair[0], pair[1]) if _is_pair(pair) else ("", None) for pair in value]
+    return [(None, entry) for entry in value]
+
+
+def _keep_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any] | list[list[Any]]:
+    """Return an object; as pairs if a key repeats, for a file that is listed twice."""
+    value = dict(pairs)
+    return value if len(value) == len(pairs) else [list(pair) for pair in pairs]
+
+
+def _is_pair(value: object) -> bool:
+    return isinstance(value, list) and len(value) == 2 and isinstance(value[0], str)
+
+
+def _read_entries(entries: Sequence[tuple[str | None, Any]]) -> Rows:
+    has_objects = bool(entries) and (entries[0][0] is None or isinstance(entries[0][1], Mapping))
+    for number, (key, value) in enumerate(entries, 1):
+        fields, fault = _as_object(value) if has_objects else ({VALUE: value}, "")
+        yield number, fields if key is None else {KEY: key, **fields}, fault
+
+
+def _open_csv(path: Path, where: str, *, can_have_spaces: bool) -> Table:
     sample = list(itertools.islice(read_lines(path), _SAMPLE_LINES))
     delimiter = "\t" if path.suffix.lower() == ".tsv" else _find_delimiter(sample, can_have_spaces)
-    # The sample may end within quotes, so parse the file itself, and only as far as needed.
-    begin = [cells for _, cells in itertools.islice(_parse(read_lines(path), delimiter, where), 2)]
-    if not begin:
+    # The sample may end within quotes, so parse the file itself.
+    _, names = next(_parse(read_lines(path), delimiter, where), (0, []))
+    if not names:
         raise DatasetError(f"{where} has no rows")
-    names, has_header = begin[0], not any(map(looks_like_image, begin[0]))
+    has_header = not any(map(has_image_suffix, names))
     if not has_header:
         names = [f"column {number}" for number in range(1, len(names) + 1)]
-    first = begin[int(has_header)] if len(begin) > has_header else []
 
     def rows() -> Rows:
         parsed = _parse(read_lines(path), delimiter, where)
@@ -83,56 +179,8 @@ def read_csv(path: Path, where: str, *, can_have_spaces: bool) -> Table:
                 fault = f"it has {len(cells)} cells, the first line {width}"
             yield line, dict(zip(names, cells, strict=False)), fault
 
-    return Table("line", "column", names, dict(zip(names, first, strict=False)), rows)
-
-
-def read_json_lines(path: Path, where: str) -> Table:
-    """Return the table in a JSONL file; DatasetError if its first line is no object."""
-
-    def rows() -> Rows:
-        for number, line in enumerate(read_lines(path), 1):
-            if line.strip():
-                yield number, *_as_object(_load(line))
-
-    for number, first, fault in rows():
-        if fault:
-            raise DatasetError(
-                f"line {number} of {where} is no JSON object: the file has to hold one a line"
-            )
-        return Table("line", "field", list(first), first, rows)
-    raise DatasetError(f"{where} has no rows")
-
-
-def read_json(path: Path, where: str) -> Table:
-    """Return the table in a JSON file; DatasetError if it holds none or over JSON_BYTES_MAX."""
-    entries = _find_entries(path, where)
-    if not entries:
-        raise DatasetError(f"{where} has no entries")
-    keys: Sequence[str | None] = [None] * len(entries)
-    if isinstance(entries, dict):
-        keys, values = list(entries), list(entries.values())
-    elif isinstance(entries[0], list):
-        pairs = [each if _is_pair(each) else ("", None) for each in entries]
-        keys, values = [name for name, _ in pairs], [label for _, label in pairs]
-    else:
-        values = entries
-    has_objects = isinstance(values[0], Mapping)
-    if not has_objects and keys[0] is None:
-        raise DatasetError(f"entry 1 of {where} is neither an object nor [file, label]")
-
-    def rows() -> Rows:
-        for number, (key, value) in enumerate(zip(keys, values, strict=True), 1):
-            fields, fault = _as_object(value) if has_objects else ({VALUE: value}, "")
-            yield number, fields if key is None else {KEY: key, **fields}, fault
-
-    _, first, _ = next(rows())
-    return Table("entry", "field", list(first), first, rows)
-
-
-def begins_with_object(start: str) -> bool:
-    """Return whether the first line is a JSON object and another line follows it."""
-    line, _, rest = start.partition("\n")
-    return bool(rest.strip()) and isinstance(_load(line), Mapping)
+    _, first, _ = next(rows(), (0, {}, ""))
+    return Table("line", "column", names, first, rows)
 
 
 def _parse(lines: Iterable[str], delimiter: str, where: str) -> Iterator[tuple[int, list[str]]]:
@@ -174,51 +222,6 @@ def _find_delimiter(sample: list[str], can_have_spaces: bool) -> str:
     words = [line.split() for line in sample if line.strip()]
     is_spaced = bool(words) and all(len(line) > 1 for line in words)
     return _SPACES if best_score == (0, 1) and can_have_spaces and is_spaced else best
-
-
-def _load(line: str) -> object:
-    """Return the value of a line of JSON; None for what is none."""
-    try:
-        return json.loads(line)
-    except (ValueError, RecursionError):
-        return None
-
-
-def _as_object(value: object) -> tuple[Mapping[str, Any], str]:
-    return (value, "") if isinstance(value, Mapping) else ({}, "it is no JSON object")
-
-
-def _find_entries(path: Path, where: str) -> dict[str, Any] | list[Any]:
-    if path.stat().st_size > JSON_BYTES_MAX:
-        raise DatasetError(
-            f"{where} has over {JSON_BYTES_MAX >> 20} MiB: write it as JSONL, an object a line, "
-            "which is not held in memory"
-        )
-    text = "".join(read_lines(path, JSON_BYTES_MAX))
-    try:
-        value = json.loads(text, object_pairs_hook=_keep_repeats)
-    except (ValueError, RecursionError) as error:
-        raise DatasetError(f"{where} is no JSON: {error}") from None
-    if isinstance(value, dict) and {"images", "annotations"} <= value.keys():
-        raise DatasetError(
-            f"{where} seems to have COCO's annotations, which are of objects and not of images: "
-            "write a CSV file with a label for each image"
-        )
-    if isinstance(value, dict) and isinstance(value.get("labels"), (dict, list)):
-        value = value["labels"]  # as in StyleGAN's dataset.json
-    if not isinstance(value, (dict, list)):
-        raise DatasetError(f"{where} holds neither an object nor a list")
-    return value
-
-
-def _keep_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any] | list[list[Any]]:
-    """Return an object; as pairs if a key repeats, for a file that is listed twice."""
-    value = dict(pairs)
-    return value if len(value) == len(pairs) else [list(pair) for pair in pairs]
-
-
-def _is_pair(value: object) -> bool:
-    return isinstance(value, list) and len(value) == 2 and isinstance(value[0], str)
 
 
 def read_lines(path: Path, line_bytes_max: int = 0) -> Iterator[str]:
