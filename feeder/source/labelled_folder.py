@@ -29,6 +29,7 @@ from feeder.source.label_files.label_file import LabelFile, LabelRow
 from feeder.source.label_files.names import (
     NameFinder,
     NameKeys,
+    Repeats,
     find_repeats,
     hash_label,
     hash_name,
@@ -118,6 +119,20 @@ class _Listing:
     def list_items(self) -> None:
         for text in self._file.classes:
             self._listing.declare_class(text)
+        is_taken, repeats, labelled = self._compare_rows()
+        for row, taken, first, last, other in zip(
+            self._file.rows(), is_taken, *repeats, strict=False
+        ):
+            if taken:
+                self._list_row(row, bool(first), bool(last), int(other))
+        self._reject_unlabelled(labelled)
+        count = np.count_nonzero(repeats.is_first & ~repeats.is_last)
+        if count:
+            times = "1 file" if count == 1 else f"{count:,} files"
+            self._listing.note(f"{self._name} lists {times} more than once")
+
+    def _compare_rows(self) -> tuple[NDArray[np.bool_], Repeats, NDArray[np.uint64]]:
+        """Return which rows to take, (rows,), what they repeat, and all files that rows list."""
         files, labels, numbers = array("Q"), array("Q"), array("I")
         splits: dict[tuple[str | None, str | None], int] = {}
         split_of_row = array("I")
@@ -133,23 +148,14 @@ class _Listing:
         if not files:
             raise DatasetError(f"{self._shown} has no rows")
         is_taken = self._choose_split(splits, np.frombuffer(split_of_row, np.uint32))
-        file_of_row = np.frombuffer(files, np.uint64)
-        rows = np.flatnonzero(is_taken & (file_of_row != _NO_FILE))
-        if not len(rows):
+        keys = np.frombuffer(files, np.uint64)
+        is_listed = is_taken & (keys != _NO_FILE)
+        if not is_listed.any():
             self._refuse_other_folder(is_taken)
         repeats = find_repeats(
-            rows, file_of_row, np.frombuffer(labels, np.uint64), np.frombuffer(numbers, np.uint32)
+            is_listed, keys, np.frombuffer(labels, np.uint64), np.frombuffer(numbers, np.uint32)
         )
-        for row, taken, first, last, other in zip(
-            self._file.rows(), is_taken, *repeats, strict=False
-        ):
-            if taken:
-                self._list_row(row, bool(first), bool(last), int(other))
-        self._reject_unlabelled(file_of_row)
-        count = np.count_nonzero(repeats.is_first & ~repeats.is_last)
-        if count:
-            times = "1 file" if count == 1 else f"{count:,} files"
-            self._listing.note(f"{self._name} lists {times} more than once")
+        return is_taken, repeats, np.unique(keys)
 
     def _find_folder(self, file: str, name: str | None) -> str | None:
         """Return the folder of a split that a row's file is in, "" for any other.
@@ -258,9 +264,9 @@ class _Listing:
             raise SourceError("no-label", "it has no label")
         return label
 
-    def _reject_unlabelled(self, listed: NDArray[np.uint64]) -> None:
-        """Reject images that are not ``listed`` by a row, and count other files."""
-        unlabelled = np.setdiff1d(self._files.keys, np.unique(listed), assume_unique=True)
+    def _reject_unlabelled(self, labelled: NDArray[np.uint64]) -> None:
+        """Reject images that no row lists, and count other files."""
+        unlabelled = np.setdiff1d(self._files.keys, labelled, assume_unique=True)
         if not len(unlabelled):
             return
         keys = NameKeys(unlabelled)

@@ -61,26 +61,33 @@ class Repeats(NamedTuple):
 
 
 def find_repeats(
-    rows: NDArray[np.int64],
+    is_listed: NDArray[np.bool_],
     files: NDArray[np.uint64],
     labels: NDArray[np.uint64],
     numbers: NDArray[np.uint32],
 ) -> Repeats:
-    """Compare the rows at ``rows``, from the hashes of files and labels and the numbers, (n,)."""
-    is_first, is_last = np.zeros((2, len(files)), np.bool_)
-    other = np.zeros(len(files), np.uint32)
+    """Compare the rows that ``is_listed``, by the hashes of files and labels; all are (n,)."""
+    repeats = Repeats(
+        np.ones(len(files), np.bool_),
+        np.ones(len(files), np.bool_),
+        np.zeros(len(files), np.uint32),
+    )
+    sorted_files = np.sort(files[is_listed])
+    again = np.unique(sorted_files[1:][sorted_files[1:] == sorted_files[:-1]])
+    if not len(again):  # the rule; what follows doubles the memory
+        return repeats
+    rows = np.flatnonzero(is_listed & np.isin(files, again))
     order = rows[np.argsort(files[rows], kind="stable")]
     _, starts, counts = np.unique(files[order], return_index=True, return_counts=True)
-    is_first[order[starts]] = True
-    is_last[order[starts + counts - 1]] = True
-    if len(starts) < len(order):  # rarely
-        group = np.repeat(np.arange(len(starts)), counts)
-        differing = np.flatnonzero(labels[order] != labels[order[starts]][group])
-        groups, first = np.unique(group[differing], return_index=True)
-        others = np.zeros(len(starts), np.uint32)
-        others[groups] = numbers[order[differing[first]]]
-        other[order] = others[group]
-    return Repeats(is_first, is_last, other)
+    repeats.is_first[order] = repeats.is_last[order] = False
+    repeats.is_first[order[starts]] = repeats.is_last[order[starts + counts - 1]] = True
+    group = np.repeat(np.arange(len(starts)), counts)
+    differing = np.flatnonzero(labels[order] != labels[order[starts]][group])
+    groups, first = np.unique(group[differing], return_index=True)
+    others = np.zeros(len(starts), np.uint32)
+    others[groups] = numbers[order[differing[first]]]
+    repeats.other[order] = others[group]
+    return repeats
 
 
 class NameFinder:
