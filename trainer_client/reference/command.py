@@ -17,12 +17,15 @@ from feeder.plan.recipe_checks import hint_at_nearest
 from feeder.process.output_file import explain_write_errors, write_output
 from feeder.process.program import run_guarded
 from trainer_client.reference.options import TrainingOptions
-from trainer_client.reference.recipes.recipe import KEYS, KINDS, TABLES, about_key
-from trainer_client.reference.recipes.recipe_file import (
-    EffectiveRecipe,
+from trainer_client.reference.recipes.recipe import (
+    KEYS,
+    KINDS,
+    TABLES,
+    compose_recipe,
     format_value,
     parse_value,
     shipped_recipes,
+    show_recipe,
 )
 from trainer_client.reference.tracking.files import to_json
 from trainer_client.reference.tracking.live_line import LiveLine
@@ -80,17 +83,13 @@ def _run(arguments: Sequence[str] | None) -> int:
             changes[key] = parse_value(key, text)
     if values["endpoint"] is None and "://" in (values["resume"] or ""):
         values["endpoint"], values["resume"] = values["resume"], "auto"  # train --resume tcp://…
-    effective = EffectiveRecipe.make(values.pop("recipe"), changes)
-    json_path = values.pop("json")
+    named, json_path = values.pop("recipe"), values.pop("json")
+    recipe, origins = compose_recipe(named, changes)
+    name = named or "defaults"
     if values.pop("show"):
-        sys.stdout.write(effective.to_toml())
+        sys.stdout.write(show_recipe(recipe, name, origins))
         return 0
-    options = TrainingOptions(
-        recipe=effective.recipe,
-        recipe_name=effective.name,
-        recipe_origins=effective.origins,
-        **values,
-    )
+    options = TrainingOptions(recipe=recipe, recipe_name=name, recipe_origins=origins, **values)
     live_line = LiveLine(sys.stdout)
     try:
         result = train(options, report=live_line.print_line, trackers=[live_line])
@@ -141,7 +140,9 @@ def _make_parser() -> JobParser:
         add(
             f"--{key.replace('_', '-')}",
             metavar="|".join(choices) if is_choice else "VALUE",
-            help=f"{about_key(key)}; {format_value(described.default)}".replace("%", "%%"),
+            help=f"{described.metadata['about']}; {format_value(described.default)}".replace(
+                "%", "%%"
+            ),
         )
     for key, use in zip(TABLES, ("training", "evaluation"), strict=True):
         option = f"--{key.replace('_', '-')}-recipe"

@@ -24,7 +24,7 @@ from trainer_client._loader import FeederLoader
 from trainer_client.reference.checkpoints import Store, load_for_resume
 from trainer_client.reference.options import TrainingOptions
 from trainer_client.reference.place import Place, gather_random_states, restore_random_state
-from trainer_client.reference.recipes.recipe_file import EffectiveRecipe
+from trainer_client.reference.recipes.recipe import show_recipe
 from trainer_client.reference.results import EpochResult, Outcome, RunInfo
 from trainer_client.reference.stem import three_channel_state
 from trainer_client.reference.tracking.files import make_folder, replace_file, to_json
@@ -182,9 +182,7 @@ class RunFolder(Tracker):
 
     def begin(self, run: RunInfo) -> None:
         options, loader = self.options, self.loader
-        effective = EffectiveRecipe(
-            recipe=options.recipe, name=options.recipe_name, origins=options.recipe_origins
-        )
+        recipe = show_recipe(options.recipe, options.recipe_name, options.recipe_origins)
         plan = {
             "versions": {
                 "feeder": feeder.__version__,
@@ -208,7 +206,7 @@ class RunFolder(Tracker):
             "val_samples": run.val_samples,
         }
         make_folder(self.folder)
-        replace_file(self.folder / "recipe.toml", effective.to_toml().encode())
+        replace_file(self.folder / "recipe.toml", recipe.encode())
         replace_file(self.folder / "plan.json", to_json(plan))
 
     def end(self, outcome: Outcome) -> None:

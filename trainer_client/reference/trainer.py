@@ -37,8 +37,7 @@ from trainer_client.reference.options import BatchPlan
 from trainer_client.reference.parallel.batch_norm import distribute_batch_norm
 from trainer_client.reference.parallel.reduction import wrap
 from trainer_client.reference.place import Place, seed_rank
-from trainer_client.reference.recipes.recipe import TrainingRecipe
-from trainer_client.reference.recipes.recipe_file import format_value
+from trainer_client.reference.recipes.recipe import TrainingRecipe, format_value
 from trainer_client.reference.recompute import recompute_at
 from trainer_client.reference.stem import CHANNELS
 

@@ -16,8 +16,7 @@ from trainer_client.reference.optimisation import (
     peak_lr,
 )
 from trainer_client.reference.optimisers.optimisers import LARS, RMSpropTF
-from trainer_client.reference.recipes.recipe import TrainingRecipe
-from trainer_client.reference.recipes.recipe_file import EffectiveRecipe
+from trainer_client.reference.recipes.recipe import TrainingRecipe, compose_recipe
 from trainer_client.reference.resnet import resnet_small
 
 POLYNOMIAL = {"schedule": "polynomial", "warmup_epochs": 2, "epochs": 12}
@@ -122,7 +121,7 @@ def test_kernels_decay_and_have_trust_and_biases_and_norms_do_not() -> None:
 def test_a_recipe_has_its_optimiser_with_its_groups(
     name: str, kind: type[torch.optim.Optimizer], options: dict[str, object]
 ) -> None:
-    recipe = EffectiveRecipe.make(name, {}).recipe
+    recipe = compose_recipe(name, {})[0]
     optimiser = make_optimiser(recipe, 0.5, parameter_groups(nn.Linear(3, 2), recipe))
     assert type(optimiser) is kind
     for group, is_kernel in zip(optimiser.param_groups, (True, False), strict=True):

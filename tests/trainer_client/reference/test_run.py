@@ -28,7 +28,7 @@ from trainer_client import Accuracy, AccuracyResult, Batch, FeederLoader
 from trainer_client.reference import models
 from trainer_client.reference.checkpoints import CheckpointFolder, load_checkpoint, save_checkpoint
 from trainer_client.reference.efficientnet import EfficientNet, Stage
-from trainer_client.reference.recipes.recipe_file import EffectiveRecipe
+from trainer_client.reference.recipes.recipe import compose_recipe
 from trainer_client.reference.resnet import resnet_small
 from trainer_client.reference.tracking.tracker import Tracker
 from trainer_client.train import TrainingResult, main, train
@@ -74,7 +74,7 @@ def test_a_run_leaves_everything_in_its_folder(finished: Run) -> None:
     assert (plan["seed"], plan["steps_per_epoch"], plan["global_batch"]) == (5, STEPS, 16)
     assert plan["fingerprint"] == node.content
     assert plan["versions"]["torch"] == torch.__version__
-    kept = EffectiveRecipe.make(str(folder / "recipe.toml"), {}).recipe
+    kept = compose_recipe(str(folder / "recipe.toml"), {})[0]
     assert kept == result.options.recipe
     assert [row["epoch"] for row in rows_of(folder / "epochs.csv")] == ["0", "1", "2"]
 

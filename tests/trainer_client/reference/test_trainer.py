@@ -13,8 +13,7 @@ from trainer_client._batch import Origin
 from trainer_client.reference.optimisation import lr_factor, peak_lr
 from trainer_client.reference.options import BatchPlan
 from trainer_client.reference.place import Place
-from trainer_client.reference.recipes.recipe import TrainingRecipe
-from trainer_client.reference.recipes.recipe_file import EffectiveRecipe, shipped_recipes
+from trainer_client.reference.recipes.recipe import TrainingRecipe, compose_recipe, shipped_recipes
 from trainer_client.reference.trainer import Trainer
 
 torch.set_num_threads(1)  # more threads only slow down models this small
@@ -180,7 +179,7 @@ def test_a_key_that_may_change_does() -> None:
 
 @pytest.mark.parametrize("name", shipped_recipes())
 def test_each_shipped_recipe_trains_by_its_schedule(name: str) -> None:
-    recipe = EffectiveRecipe.make(name, {}).recipe
+    recipe = compose_recipe(name, {})[0]
     lr = peak_lr(recipe, recipe.global_batch)
     peak = int(recipe.warmup_epochs * 10) + 1
     assert lr_factor(recipe, lr, 10, peak) == pytest.approx(1, abs=0.06)

@@ -2,15 +2,20 @@
 
 Invariant: every ``TrainingRecipe`` is valid; making one checks type and range of every key. A key's
 type, default and explanation stand once, here: recipe files, the command line, ``--show`` and the
-run's folder use them.
+run's folder use them. Values come from three places, the later ones first: the command line, a
+recipe file in TOML (one that Feeder ships or the user's own), the defaults.
 
 The recipe of the data, which the feeder applies, is in two of its keys: ``data`` and ``val_data``
 hold fields of ``feeder.plan.recipe`` for training and for evaluation.
 """
 
+import json
 import math
+import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import Field, dataclass, field, fields, replace
+from importlib.resources import files
+from pathlib import Path
 from typing import Any, Final, Literal, Self, get_args, get_type_hints
 
 import msgspec
@@ -158,7 +163,7 @@ class TrainingRecipe:
 
     def changed(self, changes: Mapping[str, object]) -> Self:
         """Return the recipe with ``changes``; ConfigError for an unknown key or a bad value."""
-        check_keys(changes, "the recipe")
+        _check_keys(changes, "the recipe")
         return replace(self, **changes)  # type: ignore[arg-type]
 
     def to_dict(self) -> dict[str, object]:
@@ -176,6 +181,7 @@ KEYS: Final[Mapping[str, "Field[Any]"]] = {each.name: each for each in fields(Tr
 KINDS: Final = get_type_hints(TrainingRecipe)
 """The type of every key."""
 
+_SUFFIX: Final = ".toml"
 _BOUND: Final = 2**63 - 1  # of all numbers, which TOML and JSON can then hold
 _WANTED: Final[Mapping[Any, str]] = {
     bool: "true or false",
@@ -187,21 +193,96 @@ _WANTED: Final[Mapping[Any, str]] = {
 }
 
 
-def about_key(name: str) -> str:
-    return str(KEYS[name].metadata["about"])
+def shipped_recipes() -> list[str]:
+    names = (each.name for each in files(__package__).iterdir())
+    return sorted(name.removesuffix(_SUFFIX) for name in names if name.endswith(_SUFFIX))
 
 
-def check_keys(names: Iterable[str], where: str) -> None:
-    """Raise ConfigError for the first name that is no key, with the nearest one or its place."""
-    for name in names:
-        if name in Recipe.__struct_fields__ and name not in KEYS:
-            raise ConfigError(
-                f"{where} has an unknown key {name!r}: as a field of the data's recipe it belongs "
-                "in [data] or [val_data] (--data-recipe, --val-data-recipe)"
-            )
-        if name not in KEYS:
-            hint = hint_at_nearest(name, KEYS, " (--show lists the keys)")
-            raise ConfigError(f"{where} has an unknown key {name!r}{hint}")
+def compose_recipe(
+    named: str | None, changes: Mapping[str, Any]
+) -> tuple[TrainingRecipe, dict[str, str]]:
+    """Take a recipe by name or file and change it, as the command line asks for.
+
+    Also returns the origin of each key that is not a default, and of each field of a table as
+    "data.NAME". In ``changes``, ``data`` and ``val_data`` add to the recipe's fields. ConfigError
+    for an unknown recipe or key, and a value out of range.
+    """
+    merged: dict[str, Any] = {table: {} for table in TABLES}
+    origins: dict[str, str] = {}
+    file = read_recipe(named) if named else {}
+    for values, origin in ((file, named or ""), (changes, "command line")):
+        for key, value in values.items():
+            if key in TABLES and isinstance(value, Mapping):
+                merged[key] = {**merged[key], **value}
+                origins |= {f"{key}.{field}": origin for field in value}
+            else:
+                merged[key] = value
+                origins[key] = origin
+    return TrainingRecipe().changed(merged), origins
+
+
+def read_recipe(named: str) -> dict[str, Any]:
+    """Return the keys of a recipe: one that Feeder ships, or a TOML file.
+
+    Raises ConfigError when there is none, when it is no TOML, and for an unknown key.
+    """
+    shipped = shipped_recipes()
+    path = files(__package__).joinpath(named + _SUFFIX) if named in shipped else Path(named)
+    try:
+        values = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"recipe {named} is no TOML ({error}): mend the file") from None
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else str(error)
+        raise ConfigError(
+            f"there is no recipe {named!r} ({reason}): use one of {', '.join(shipped)}"
+            f"{hint_at_nearest(named, shipped)}, or the name of a TOML file"
+        ) from None
+    _check_keys(values, f"recipe {named}")
+    return values
+
+
+def show_recipe(recipe: TrainingRecipe, name: str, origins: Mapping[str, str]) -> str:
+    """Return the recipe as a TOML file with every key, its explanation and its origin."""
+    lines = [f"# Recipe {name}: every key that is in effect, and where it came from."]
+    for key, value in recipe.to_dict().items():
+        about = KEYS[key].metadata["about"]
+        if isinstance(value, Mapping):  # these come last, as a table has all keys after it
+            lines += ["", f"# {about}", f"[{key}]"]
+            for field, data in value.items():
+                origin = origins.get(f"{key}.{field}", "default")
+                lines.append(f"{field} = {format_value(data)}  # {origin}")
+            continue
+        line = f"{key} = {format_value(value)}"
+        if key == "lr" and not recipe.lr and recipe.global_batch and recipe.base_batch:
+            line += f"  # so {recipe.base_lr * recipe.global_batch / recipe.base_batch:g}"
+        lines += ["", f"# {about} ({origins.get(key, 'default')})", line]
+    return "\n".join(lines) + "\n"
+
+
+def parse_value(key: str, text: str) -> object:
+    """Return the value of a key from the command line: as in TOML, or plain text."""
+    default = KEYS[key].default
+    if isinstance(default, str):
+        return text
+    if isinstance(default, bool):
+        return {"true": True, "false": False}.get(text.lower(), text)
+    value = _parse_toml(text)
+    if isinstance(default, tuple) and not isinstance(value, list):
+        return [_parse_toml(part.strip()) for part in text.split(",")]
+    return value
+
+
+def format_value(value: object) -> str:
+    """Return a value as TOML writes it."""
+    return json.dumps(value, ensure_ascii=False)  # equal for numbers, texts, lists and booleans
+
+
+def _parse_toml(text: str) -> object:
+    try:
+        return tomllib.loads(f"value = {text}")["value"]
+    except (tomllib.TOMLDecodeError, ValueError, RecursionError):
+        return text
 
 
 def parse_duration(text: str) -> float:
@@ -215,6 +296,19 @@ def parse_duration(text: str) -> float:
     if not 0 < seconds < math.inf:
         raise ConfigError(f'time_budget must be a time such as "90s", "5m" or "1.5h", got {text!r}')
     return seconds
+
+
+def _check_keys(names: Iterable[str], where: str) -> None:
+    """Raise ConfigError for the first name that is no key, with the nearest one or its place."""
+    for name in names:
+        if name in Recipe.__struct_fields__ and name not in KEYS:
+            raise ConfigError(
+                f"{where} has an unknown key {name!r}: as a field of the data's recipe it belongs "
+                "in [data] or [val_data] (--data-recipe, --val-data-recipe)"
+            )
+        if name not in KEYS:
+            hint = hint_at_nearest(name, KEYS, " (--show lists the keys)")
+            raise ConfigError(f"{where} has an unknown key {name!r}{hint}")
 
 
 def _checked(name: str, value: object) -> object:
@@ -243,10 +337,9 @@ def _check_data(table: str, values: object) -> object:
     """Return ``values``; ConfigError unless the feeder's recipe takes them."""
     if not isinstance(values, Mapping):
         raise ConfigError(f"{table} must be a table of NAME = VALUE, got {values!r}")
-    for name, instead in _OWN_KEYS.items():
-        if name in values:
-            raise ConfigError(f"{table} must not have {name}: it follows from {instead}")
     for name in values:
+        if name in _OWN_KEYS:
+            raise ConfigError(f"{table} must not have {name}: it follows from {_OWN_KEYS[name]}")
         if name in KEYS and name not in Recipe.__struct_fields__:
             raise ConfigError(
                 f"{table} must not have {name}: it is a key of the training recipe (--"
