@@ -154,7 +154,7 @@ ROOMS: Mapping[str, Row] = {
     f"{JOB}.parallel": row("errors", "torch"),
     f"{JOB}.results": row("", ""),
     f"{JOB}.tracking": row(
-        f"errors installation process {JOB}.results",
+        f"errors installation metrics process {JOB}.results",
         "altair mlperf_logging msgspec tensorboardX vl_convert wandb",
     ),
     JOB: row(

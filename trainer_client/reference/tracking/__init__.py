@@ -1,4 +1,4 @@
 """Where a run reports to: files, the terminal, TensorBoard, Weights & Biases, MLPerf's log.
 
-May import: errors, installation, process, trainer_client.reference.results.
+May import: errors, installation, metrics, process, trainer_client.reference.results.
 """

@@ -10,29 +10,32 @@ was measured after it at its end.
 
 import io
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
 from feeder.installation import install_command
-from trainer_client.reference.results import EpochResult, Outcome, RunInfo
-from trainer_client.reference.tracking.files import STEPS_FILE, read_losses, replace_file
+from trainer_client.reference.results import Outcome, RunInfo
+from trainer_client.reference.tracking.files import read_epochs, read_losses, replace_file
 from trainer_client.reference.tracking.tracker import Tracker
 
 _POINTS_MAX: Final = 1200  # of a line: more than the picture has columns
 _DOTS_MAX: Final = 40  # epochs that are drawn with a dot each
-_TICKS_MAX: Final = 12  # epochs that have a tick each
-_BLUE: Final = "#3b6fb6"
-_PALE_BLUE: Final = "#b4c8e4"
-_ORANGE: Final = "#e08a2c"
 _INK: Final = "#2b2f36"
+_STEPS: Final = "single steps"
+_COLOURS: Final = {  # by line, the one in the background first
+    _STEPS: "#b4c8e4",
+    "mean of each epoch": "#3b6fb6",
+    "weights as trained": "#3b6fb6",
+    "averaged weights": "#e08a2c",
+}
 
-Points = Sequence[tuple[float, float | None]]
+Points = Sequence[tuple[float, float]]
 """Epochs done, and a value."""
 
 
 class Curves(Tracker):
-    """Draws the picture into ``folder`` when a run has ended, with the losses of its steps.csv."""
+    """Draws steps.csv and epochs.csv of a run's folder when the run has ended."""
 
     def __init__(self, folder: Path, report: Callable[[str], None]) -> None:
         """``report`` gets a line if there is no picture."""
@@ -40,7 +43,6 @@ class Curves(Tracker):
         self._report = report
         self._title = ""
         self._steps_per_epoch = 0
-        self._results: dict[int, EpochResult] = {}
 
     def begin(self, run: RunInfo) -> None:
         self._title = (
@@ -48,138 +50,101 @@ class Curves(Tracker):
             f"{run.ranks} x {run.device}"
         )
         self._steps_per_epoch = run.steps_per_epoch
-        self._results = {result.epoch: result for result in run.history}
-
-    def end_epoch(self, result: EpochResult) -> None:
-        self._results[result.epoch] = result
 
     def end(self, outcome: Outcome) -> None:
-        history = [result for _, result in sorted(self._results.items())]
-        losses = read_losses(self._folder / STEPS_FILE)
-        steps = [(step / self._steps_per_epoch, loss) for step, loss in losses]
-        line = draw_curves(history, steps, self._folder / "curves.png", self._title)
-        if line is not None:
-            self._report(line)
+        path, epochs = self._folder / "curves.png", read_epochs(self._folder)
+        if not epochs:
+            self._report(f"no epoch is complete yet, so there is no {path.name}")
+            return
+        steps = [(step / self._steps_per_epoch, loss) for step, loss in read_losses(self._folder)]
+        try:
+            picture = _draw(epochs, steps, self._title)
+        except ImportError as error:
+            self._report(
+                f"{path.name} was not drawn, because {error.name} is not installed: "
+                f"{install_command('train')}"
+            )
+        else:
+            replace_file(path, picture)
 
 
-def draw_curves(
-    history: Sequence[EpochResult], steps: Sequence[tuple[float, float]], path: Path, title: str
-) -> str | None:
-    """Draw the curves of ``history`` to the PNG ``path``; return why not, where that is so.
+def _draw(epochs: Sequence[Mapping[str, float]], steps: Points, title: str) -> bytes:
+    """Return a PNG; ImportError where a package is missing."""
+    import altair as alt
+    import vl_convert  # noqa: F401 -- altair imports it where it saves
 
-    ``steps`` are the losses of the logged steps, by epochs done. Raises ResourceError where
-    ``path`` cannot be written.
-    """
-    if not history:
-        return f"no epoch is complete yet, so there is no {path.name}"
-    try:
-        import altair as alt
-        import vl_convert  # noqa: F401 -- altair imports it where it saves
-    except ImportError as error:
-        return (
-            f"{path.name} was not drawn, because {error.name} is not installed: "
-            f"{install_command('train')}"
-        )
-    axis = dict.fromkeys(("labelColor", "titleColor"), _INK)
-    axis |= {"gridColor": "#e8ebee", "domainColor": "#b8bfc7", "tickColor": "#b8bfc7"}
     heading = alt.TitleParams(title, anchor="start", fontSize=15, color=_INK, offset=12)
     chart = (
-        alt.vconcat(*_panels(history, steps), spacing=14)
+        alt.vconcat(*_panels(epochs, steps), spacing=14)
         .resolve_scale(color="independent")
         .properties(title=heading, padding=18, background="white")
         .configure(font="Liberation Sans, Arial, sans-serif")
         .configure_view(stroke=None)
-        .configure_axis(**axis, titleFontWeight="normal", labelFontSize=11, titleFontSize=11)
-        .configure_legend(labelFontSize=11, labelColor=_INK)
+        .configure_axis(labelColor=_INK, titleColor=_INK, gridColor="#e8ebee")
+        .configure_title(anchor="start", frame="group", fontSize=12, fontWeight="normal")
     )
     picture = io.BytesIO()
     chart.save(picture, format="png", scale_factor=2)
-    replace_file(path, picture.getvalue())
-    return None
+    return picture.getvalue()
 
 
-def _panels(history: Sequence[EpochResult], steps: Sequence[tuple[float, float]]) -> Iterator[Any]:
-    end = history[-1].epoch + 1
+def _panels(epochs: Sequence[Mapping[str, float]], steps: Points) -> Iterator[Any]:
+    end = int(epochs[-1]["epoch"]) + 1
 
     def line(name: str, at: float, factor: float = 1.0) -> Points:
-        values = [(each.epoch + at, getattr(each, name)) for each in history]
-        return [(epochs, factor * value) for epochs, value in values if value is not None]
+        return [(row["epoch"] + at, factor * row[name]) for row in epochs if name in row]
 
     fine = [(at, loss) for at, loss in steps if at <= end]
-    title = "Training loss: mean of each epoch" + ("; thin line: single steps" if fine else "")
-    yield _panel(end, title, "loss", {"": line("loss", 0.5)}, fine=fine)
-    if any(result.top1 is not None for result in history):
-        best = max(history, key=lambda result: result.best_top1 or 0.0)
-        when = f"{best.epoch + 1} epoch" + "s" * (best.epoch > 0)
-        title = f"Validation: top-1 accuracy, best {100 * (best.best_top1 or 0):.1f} % after {when}"
-        lines = {"weights as trained": line("top1", 1, 100)}
-        if averaged := line("ema_top1", 1, 100):
-            lines["averaged weights"] = averaged
-        yield _panel(end, title, "% correct", lines)
-    title = "Schedule: learning rate at the end of each epoch"
-    yield _panel(end, title, "learning rate", {"": line("lr", 1)}, zero=True)
-    lines = {"": line("images_per_s", 0.5)}
-    yield _panel(end, "Throughput of all ranks", "images/s", lines, zero=True)
-    lines = {"": line("wait_share", 0.5, 100)}
-    title, unit = "Waiting for the feeder", "% of the time"
-    yield _panel(end, title, unit, lines, zero=True, top=5.0, is_last=True)
+    losses = {_STEPS: fine, "mean of each epoch": line("loss", 0.5)}
+    yield _panel(end, "Training loss", "loss", losses)
+    raw, averaged = line("val_top1", 1, 100), line("ema_top1", 1, 100)
+    if raw:
+        when, best = max([*raw, *averaged], key=lambda point: point[1])
+        title = f"Validation: top-1 accuracy, best {best:.1f} % after epoch {when - 1:.0f}"
+        tops = {"weights as trained": raw, "averaged weights": averaged}
+        yield _panel(end, title, "% correct", tops, legend="bottom-right")
+    for title, unit, points in (
+        ("Schedule: learning rate at the end of each epoch", "learning rate", line("lr", 1)),
+        ("Throughput of all ranks", "images/s", line("images_per_s", 0.5)),
+        ("Waiting for the feeder", "% of the time", line("wait_share", 0.5, 100)),
+    ):
+        yield _panel(end, title, unit, {"mean of each epoch": points}, zero=True)
 
 
 def _panel(
     end: int,
     title: str,
     unit: str,
-    lines: dict[str, Points],
+    lines: Mapping[str, Points],
     *,
-    fine: Points = (),
     zero: bool = False,
-    top: float = 0.0,
-    is_last: bool = False,
+    legend: str = "top-right",
 ) -> Any:
-    """Return a panel of ``lines`` by name over epochs 0 .. ``end``, above a ``fine`` line.
-
-    ``zero``: the axis begins at 0; ``top``: and reaches at least to there.
-    """
+    """Return a panel of ``lines`` over epochs 0 .. ``end``; ``zero``: its axis begins at 0."""
     import altair as alt
 
-    rows: list[dict[str, Any]] = [
+    rows = [
         {"at": at, "value": value, "line": name}
         for name, points in lines.items()
         for at, value in _thin(points)
     ]
-    below: list[dict[str, Any]] = [{"at": at, "value": value} for at, value in _thin(fine)]
-    values = [row["value"] for row in (*rows, *below)]
-    low, high = min(values, default=0.0), max(values, default=0.0)
-    scale = alt.Scale(zero=zero, nice=True)
-    if high < top or low == high:  # it has a height even if all values are equal
-        scale = alt.Scale(domain=[0, max(top, 1.25 * high) or 1.0], nice=True)
-    ticks = [*range(end + 1)] if end <= _TICKS_MAX else alt.Undefined
-    x = alt.X(
-        "at:Q",
-        title="epochs done" if is_last else None,
-        axis=alt.Axis(labels=is_last, ticks=is_last, grid=False, values=ticks, format="d"),
-        scale=alt.Scale(domain=[0, end], nice=False),
-    )
-    y = alt.Y("value:Q", title=unit, axis=alt.Axis(tickCount=4, minExtent=44), scale=scale)
-    colour = alt.value(_BLUE)
-    if len(lines) > 1:
-        colours = alt.Scale(domain=[*lines], range=[_BLUE, _ORANGE])
-        legend = alt.Legend(orient="bottom-right", offset=4, symbolSize=40)
-        colour = alt.Color("line:N", title=None, scale=colours, legend=legend)
+    axis = alt.Axis(grid=False, tickMinStep=1, format="d")
+    x = alt.X("at:Q", title="epochs done", axis=axis, scale=alt.Scale(domain=[0, end], nice=False))
+    axis = alt.Axis(tickCount=4, minExtent=44)
+    y = alt.Y("value:Q", title=unit, axis=axis, scale=alt.Scale(zero=zero))
+    names = [name for name in lines if lines[name]]
+    colours = alt.Scale(domain=names, range=[_COLOURS[name] for name in names])
+    key = alt.Legend(orient=legend, offset=4) if len(names) > 1 else None
+    colour = alt.Color("line:N", title=None, scale=colours, legend=key)
     base = alt.Chart(alt.Data(values=rows)).encode(x=x, y=y, color=colour)
-    chart = base.mark_line(strokeWidth=1.8, strokeJoin="round")
+    chart = base.mark_line(strokeWidth=1.5, strokeJoin="round")
     if end <= _DOTS_MAX:  # a single epoch has no line
-        chart += base.mark_point(filled=True, size=26, opacity=1, clip=False)
-    if below:
-        thin = alt.Chart(alt.Data(values=below)).mark_line(strokeWidth=0.8, color=_PALE_BLUE)
-        chart = thin.encode(x=x, y=y) + chart
-    heading = alt.TitleParams(
-        title, anchor="start", frame="group", fontSize=12, fontWeight="normal", color=_INK
-    )
-    return chart.properties(width=640, height=110, title=heading)
+        dots = base.transform_filter(alt.datum.line != _STEPS)
+        chart += dots.mark_point(filled=True, size=26, opacity=1)
+    return chart.properties(width=640, height=110, title=title)
 
 
-def _thin(points: Points) -> list[tuple[float, float]]:
+def _thin(points: Points) -> Points:
     """Return at most _POINTS_MAX of the finite points: every so many where there are more."""
-    finite = [(at, value) for at, value in points if value is not None and math.isfinite(value)]
+    finite = [(at, value) for at, value in points if math.isfinite(value)]
     return finite[:: math.ceil(len(finite) / _POINTS_MAX) or 1]

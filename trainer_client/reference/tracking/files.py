@@ -42,6 +42,7 @@ _TRAINED: Final = (
 _EVALUATED: Final = ("val_images", "val_top1", "val_top5", "ema_top1", "ema_top5", "val_s")
 EPOCH_COLUMNS: Final = (*_TRAINED, *_EVALUATED)
 STEPS_FILE: Final = "steps.csv"
+EPOCHS_FILE: Final = "epochs.csv"
 SUMMARY_FILE: Final = "summary.json"
 _UNFINISHED: Final = ".unfinished"  # of all processes, so that kills leave one file at most
 
@@ -85,7 +86,7 @@ class RunFiles(Tracker):
         replace_file(self._folder / "run.json", to_json(values))
         self._results = {result.epoch: result for result in run.history}
         self._write_epochs()
-        kept = [row for row in _read_steps(steps) if int(row[0]) <= run.first_step]
+        kept = [row for row in _read_steps(self._folder) if int(row[0]) <= run.first_step]
         replace_file(steps, _to_csv(STEP_COLUMNS, kept))
         with explain_errors(steps):
             self._steps = steps.open("a", encoding="utf-8", buffering=1)
@@ -116,24 +117,32 @@ class RunFiles(Tracker):
             values |= {"val_top1": result.top1, "val_top5": result.top5}
             row = [values[column] for column in EPOCH_COLUMNS]
             rows.append([f"{each:.6g}" if isinstance(each, float) else each for each in row])
-        replace_file(self._folder / "epochs.csv", _to_csv(EPOCH_COLUMNS, rows))
+        replace_file(self._folder / EPOCHS_FILE, _to_csv(EPOCH_COLUMNS, rows))
 
 
-def read_losses(path: Path) -> list[tuple[int, float]]:
+def read_losses(folder: Path) -> list[tuple[int, float]]:
     """Return global step and loss of each row of steps.csv; none where there is no such file."""
     loss = STEP_COLUMNS.index("loss")
-    return [(int(row[0]), float(row[loss])) for row in _read_steps(path)]
+    return [(int(row[0]), float(row[loss])) for row in _read_steps(folder)]
 
 
-def _read_steps(path: Path) -> list[list[str]]:
+def read_epochs(folder: Path) -> list[dict[str, float]]:
+    """Return the values of each row of epochs.csv, without those that it does not have."""
+    with explain_errors(folder / EPOCHS_FILE):
+        text = (folder / EPOCHS_FILE).read_text("utf-8")
+    rows = csv.DictReader(io.StringIO(text))
+    return [{name: float(value) for name, value in row.items() if value} for row in rows]
+
+
+def _read_steps(folder: Path) -> list[list[str]]:
     """Return the whole rows; ResourceError when the file cannot be read."""
-    with explain_errors(path):
+    with explain_errors(folder / STEPS_FILE):
         try:
-            text = path.read_text("utf-8", errors="replace")
+            text = (folder / STEPS_FILE).read_text("utf-8", errors="replace")
         except FileNotFoundError:
             return []
-    rows = text.split("\n")[1:-1]  # without the header, and the last line if it is cut short
-    return [row.split(",") for row in rows if _is_whole(row.split(","))]
+    lines = text.split("\n")[1:-1]  # without the header, and the last line if it is cut short
+    return [row for row in (line.split(",") for line in lines) if _is_whole(row)]
 
 
 def _is_whole(row: Sequence[str]) -> bool:
@@ -155,10 +164,9 @@ def merge_row(path: Path, key: str, row: Mapping[str, object]) -> None:
         if path.exists():
             content = open_regular_file(path)
             with io.TextIOWrapper(content, encoding="utf-8", errors="replace", newline="") as file:
-                before = [
-                    each for each in csv.DictReader(file) if (each.get(key) or "").isdecimal()
-                ]
-            rows = {int(each[key]): each for each in before}
+                for before in csv.DictReader(file):
+                    if (before.get(key) or "").isdecimal():
+                        rows[int(before[key])] = before
         rows[int(str(row[key]))] = row
         values = [[each.get(name) for name in row] for _, each in sorted(rows.items())]
         write_output(path, _to_csv(row, values))

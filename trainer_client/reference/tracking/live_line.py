@@ -1,6 +1,6 @@
 """One line of progress: rewritten in place on a terminal, now and then a new one in a log file.
 
-    step 120/391 of epoch 3/90 · loss 2.318 · 1,204 images/s · waits 2 % · 3 h 12 min left
+    epoch 3/90 120/391 · loss 2.318 · 1,204 images/s · waits 2 % · 3 h 12 min left
 
 Epochs count from 0, as in all other lines of the job: in epoch 3, three are complete.
 
@@ -8,13 +8,13 @@ Invariant: the line is never wider than the terminal, and no other text that is 
 ``print_line`` is on it. It needs no control codes but a carriage return.
 """
 
-import itertools
 import math
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Final, TextIO
 
+from feeder.metrics.figures import duration, percent
 from trainer_client.reference.results import EpochResult, RunInfo, StepReport
 from trainer_client.reference.tracking.tracker import Tracker
 
@@ -51,20 +51,28 @@ class LiveLine(Tracker):
     def log_step(self, report: StepReport) -> None:
         """Show the step, unless the line was written a moment ago."""
         now_s = self._clock()
-        is_last = report.step == report.steps_per_epoch
-        if self._is_terminal and (is_last or now_s - self._last_s >= REDRAW_S):
-            lines = [self._dot.join(parts) for parts in _forms(report, self._epochs)]
-            width = self._width()
-            self._show(next((line for line in lines if len(line) <= width), lines[-1][:width]))
-        elif not self._is_terminal and now_s - self._last_s >= LOG_S:
-            self.print_line("  " + self._dot.join(next(_forms(report, self._epochs))))
-        else:
+        is_last = self._is_terminal and report.step == report.steps_per_epoch
+        if not is_last and now_s - self._last_s < (REDRAW_S if self._is_terminal else LOG_S):
             return
         self._last_s = now_s
+        loss = f"{report.loss:.3f}" if report.loss < 1000 else f"{report.loss:.3g}"
+        line = self._dot.join(
+            [
+                f"epoch {report.epoch}/{self._epochs} {report.step}/{report.steps_per_epoch}",
+                f"loss {loss}",
+                f"{report.images_per_s:,.0f} images/s",
+                f"waits {percent(report.wait_share)}",
+                f"{duration(report.remaining_s)} left",
+            ]
+        )
+        if self._is_terminal:
+            self._show(line)
+        else:
+            self.print_line(f"  {line}")
 
     def begin_evaluation(self, epoch: int) -> None:
         if self._is_terminal:
-            self._show(f"evaluating after epoch {epoch}/{self._epochs}"[: self._width()])
+            self._show(f"evaluating after epoch {epoch}/{self._epochs}")
 
     def end_epoch(self, result: EpochResult) -> None:
         self.close()  # the epoch's result replaces it
@@ -75,6 +83,7 @@ class LiveLine(Tracker):
 
     def _show(self, text: str) -> None:
         if text or self._shown:
+            text = text[: self._width()]
             self._stream.write(self._blank() + text)
             self._stream.flush()
             self._shown = text
@@ -89,30 +98,3 @@ class LiveLine(Tracker):
             return (os.get_terminal_size(self._stream.fileno()).columns or _COLUMNS) - 1
         except (OSError, ValueError):
             return _COLUMNS - 1
-
-
-def _forms(report: StepReport, epochs: int) -> Iterator[tuple[str, ...]]:
-    """Yield the parts of the line, the longest form first."""
-    step = f"{report.step}/{report.steps_per_epoch}"
-    epoch = f"epoch {report.epoch}/{epochs}"
-    loss = f"loss {report.loss:.3f}" if report.loss < 1000 else f"loss {report.loss:.3g}"
-    speed = f"{report.images_per_s:,.0f}"
-    waits = f"waits {100 * report.wait_share:.0f} %"
-    left = format_duration(report.remaining_s)
-    yield f"step {step} of {epoch}", loss, f"{speed} images/s", waits, f"{left} left"
-    yield f"{epoch} {step}", loss, f"{speed} images/s", waits, f"{left} left"
-    yield f"{epoch} {step}", loss, f"{speed} img/s", waits, f"{left} left"
-    yield f"{epoch} {step}", loss, f"{speed} img/s", f"{left} left"
-    yield f"{epoch} {step}", loss, f"{left} left"
-    yield f"{epoch} {step}", loss
-
-
-def format_duration(seconds: float) -> str:
-    """Return a time in its two largest units: 42 s, 3 min 20 s, 3 h 12 min, 12 d 4 h."""
-    whole = max(0, round(seconds))
-    units = (("d", 86_400), ("h", 3600), ("min", 60), ("s", 1))
-    for (large, large_s), (small, small_s) in itertools.pairwise(units):
-        if whole >= large_s:
-            rest = whole % large_s // small_s
-            return f"{whole // large_s} {large}" + (f" {rest} {small}" if rest else "")
-    return f"{whole} s"

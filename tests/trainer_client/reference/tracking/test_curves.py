@@ -3,6 +3,7 @@
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,30 +17,37 @@ from tests.trainer_client.reference.tracking.reports import (
     make_run,
     make_step,
 )
-from trainer_client.reference.results import EpochResult
-from trainer_client.reference.tracking.curves import Curves, draw_curves
+from trainer_client.reference.results import EpochResult, StepReport
+from trainer_client.reference.tracking.curves import Curves
 from trainer_client.reference.tracking.files import RunFiles
 
-TITLE = "resnet50, sgd, 32 images a step on 2 x cpu"
 BLUE, PALE_BLUE, ORANGE = (59, 111, 182), (180, 200, 228), (224, 138, 44)
 
 
-def draw(
-    folder: Path, history: Sequence[EpochResult], steps: Sequence[tuple[int, float]] = ()
-) -> np.ndarray[tuple[int, ...], np.dtype[np.uint8]]:
-    """Return the pixels of the picture."""
-    path = folder / "curves.png"
-    by_epoch = [(step / history[0].steps, loss) for step, loss in steps]
-    assert draw_curves(history, by_epoch, path, TITLE) is None
+def report(
+    folder: Path, results: Sequence[EpochResult], steps: Sequence[StepReport] = (), **plan: Any
+) -> list[str]:
+    """Report a run with its end to the two trackers; return what the picture's one reports."""
+    lines: list[str] = []
+    files, curves = RunFiles(folder), Curves(folder, lines.append)
+    for tracker in (files, curves):
+        tracker.begin(make_run(**plan))
+        for step in steps:
+            tracker.log_step(step)
+        for result in results:
+            tracker.end_epoch(result)
+    assert not (folder / "curves.png").exists()
+    for tracker in (files, curves):
+        tracker.end(make_outcome())
+        tracker.close()
+    return lines
+
+
+def count(path: Path, colour: tuple[int, int, int]) -> int:
+    """Return how many pixels of a picture have about this colour."""
     with Image.open(path) as picture:
-        return np.asarray(picture.convert("RGB"))
-
-
-def count(
-    pixels: np.ndarray[tuple[int, ...], np.dtype[np.uint8]], colour: tuple[int, int, int]
-) -> int:
-    """Return how many pixels have about this colour."""
-    return int((np.abs(pixels.astype(np.int16) - colour).max(axis=-1) < 6).sum())
+        pixels = np.asarray(picture.convert("RGB")).astype(np.int16)
+    return int((np.abs(pixels - colour).max(axis=-1) < 6).sum())
 
 
 def test_steps_are_a_fine_line_averaged_weights_an_orange_one_and_blanks_are_left_out(
@@ -47,30 +55,22 @@ def test_steps_are_a_fine_line_averaged_weights_an_orange_one_and_blanks_are_lef
 ) -> None:
     nan, inf = float("nan"), float("inf")
     history = [make_result(e, loss=(2.0, nan, inf)[e], ema_correct=150 * (e + 1)) for e in range(3)]
-    steps = [(step, 2.5 - step / 20 if step % 5 else nan) for step in range(1, 3 * STEPS + 1)]
-    pixels = draw(tmp_path, history, steps)
-    assert count(pixels, BLUE) > 1000
-    assert count(pixels, PALE_BLUE) > 300
-    assert count(pixels, ORANGE) > 1000
+    numbers = range(1, 3 * STEPS + 1)
+    steps = [make_step(step, loss=2.5 - step / 20 if step % 5 else nan) for step in numbers]
+    assert report(tmp_path, history, steps) == []
+    picture = tmp_path / "curves.png"
+    assert count(picture, BLUE) > 1000
+    assert count(picture, PALE_BLUE) > 300
+    assert count(picture, ORANGE) > 1000
 
 
-def test_the_tracker_draws_all_epochs_of_a_resumed_run_when_it_ends(tmp_path: Path) -> None:
-    lines: list[str] = []
-    files, curves = RunFiles(tmp_path), Curves(tmp_path, lines.append)
-    run = make_run(first_step=STEPS, history=[make_result(0)])
-    for tracker in (files, curves):
-        tracker.begin(run)
-        tracker.log_step(make_step(STEPS + 1))
-        tracker.end_epoch(make_result(1))
-    assert not (tmp_path / "curves.png").exists()
-    files.end(make_outcome())
-    curves.end(make_outcome())
-    files.close()
-    assert lines == []
-    drawn = (tmp_path / "curves.png").read_bytes()
-    same = tmp_path / "same.png"
-    assert draw_curves([make_result(0), make_result(1)], [(8 / STEPS, 2.008)], same, TITLE) is None
-    assert drawn == same.read_bytes()
+def test_all_epochs_of_a_resumed_run_are_drawn(tmp_path: Path) -> None:
+    results = [make_result(0, val_images=None), make_result(1, val_images=None)]
+    whole, resumed = tmp_path / "whole", tmp_path / "resumed"
+    assert report(whole, results) == []
+    assert report(resumed, results[1:], first_step=STEPS, history=results[:1]) == []
+    assert (whole / "curves.png").read_bytes() == (resumed / "curves.png").read_bytes()
+    assert count(whole / "curves.png", ORANGE) == 0
 
 
 @pytest.mark.parametrize("missing", ["altair", "vl_convert"])
@@ -78,9 +78,8 @@ def test_without_its_packages_the_run_ends_well_with_a_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, missing: str
 ) -> None:
     monkeypatch.setitem(sys.modules, missing, None)
-    path = tmp_path / "curves.png"
-    line = draw_curves([make_result()], [], path, TITLE)
-    assert line == (
+    assert report(tmp_path, [make_result()]) == [
         f"curves.png was not drawn, because {missing} is not installed: {install_command('train')}"
-    )
-    assert [*tmp_path.iterdir()] == []
+    ]
+    assert report(tmp_path, []) == ["no epoch is complete yet, so there is no curves.png"]
+    assert not (tmp_path / "curves.png").exists()

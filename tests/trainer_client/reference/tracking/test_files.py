@@ -87,14 +87,14 @@ def test_after_a_kill_and_a_resume_every_epoch_and_step_is_there_once(
 def test_a_row_that_was_cut_short_or_damaged_is_removed(tmp_path: Path, damage: str) -> None:
     path = tmp_path / "steps.csv"
     files = report(tmp_path, last_step=2)
-    assert read_losses(path) == [(1, 2.001), (2, 2.002)], "as soon as they are logged"
+    assert read_losses(tmp_path) == [(1, 2.001), (2, 2.002)], "as soon as they are logged"
     files.close()
     with path.open("a") as file:
         file.write(damage)
-    assert [step for step, _ in read_losses(path)] == [1, 2]
+    assert [step for step, _ in read_losses(tmp_path)] == [1, 2]
     report(tmp_path, first_step=5, last_step=5).close()
     assert len(path.read_text().splitlines()) == 3
-    assert read_losses(tmp_path / "none.csv") == []
+    assert read_losses(tmp_path / "none") == []
 
 
 def test_the_summary_has_the_outcome(tmp_path: Path) -> None:
