@@ -63,15 +63,14 @@ class Evaluation:
         return line if self.ema_top1 is None else f"{line}, averaged {self.ema_top1:.2%}"
 
 
-@dataclass(slots=True)
 class Evaluator:
     """Evaluates checkpoints of one job, one after the other, with one loader."""
 
-    _options: TrainingOptions  # what they lack comes from the first checkpoint
-    _place: Place
-    _stack: contextlib.ExitStack
-    _loader: FeederLoader | None = None
-    _classes: Sequence[str] = ()
+    def __init__(self, options: TrainingOptions, place: Place, stack: contextlib.ExitStack) -> None:
+        """What ``options`` lack comes from the first checkpoint."""
+        self._options, self._place, self._stack = options, place, stack
+        self._loader: FeederLoader | None = None
+        self._classes: Sequence[str] = ()
 
     def evaluate(self, path: Path, content: Mapping[str, Any]) -> Evaluation:
         """Return a checkpoint's accuracy; every rank must call this.
@@ -85,7 +84,7 @@ class Evaluator:
             if content["average"] is not None:
                 states.append(content["average"]["model"])
             if self._loader is None:
-                self._loader, self._classes = self._open(path, content, recipe, classes), classes
+                self._loader, self._classes = self._open(path, content, recipe), classes
             if classes != self._classes:
                 raise ConfigError(
                     f"{path} is of other classes than the checkpoints before it: evaluate the "
@@ -93,8 +92,8 @@ class Evaluator:
                 )
             models = [self._make_model(recipe, len(classes), state) for state in states]
             progress = content["progress"]
-            autocast = make_autocast(recipe, self._place.device)
             epoch = max(0, int(progress["epoch"]) - (not progress["step"]))
+            autocast = make_autocast(recipe, self._place.device)
             raw, *averaged = evaluate(models, self._loader, autocast, epoch=epoch)
             return Evaluation(
                 checkpoint=str(path),
@@ -122,9 +121,7 @@ class Evaluator:
         model.load_state_dict(state)
         return model.to(device=self._place.device, memory_format=torch.channels_last)  # type: ignore[call-overload, no-any-return]
 
-    def _open(
-        self, path: Path, content: Mapping[str, Any], recipe: TrainingRecipe, classes: list[str]
-    ) -> FeederLoader:
+    def _open(self, path: Path, content: Mapping[str, Any], recipe: TrainingRecipe) -> FeederLoader:
         options = replace(
             self._options,
             recipe=recipe,
@@ -144,9 +141,10 @@ class Evaluator:
             raise ConfigError(
                 f"{path} is of a job without a validation set: name one with --val-dataset NAME"
             )
-        size, ranks = self._options.batch_size or int(content["batch_size"]), self._place.ranks
+        size, ranks = options.batch_size or int(content["batch_size"]), self._place.ranks
         plan = BatchPlan(global_batch=size * ranks, batch_size=size, accumulation=1, ranks=ranks)
-        return self._stack.enter_context(make_val_loader(options, plan, self._place, classes))
+        loader = make_val_loader(options, plan, self._place, list(content["classes"]))
+        return self._stack.enter_context(loader)
 
 
 def run_evaluation(
@@ -168,7 +166,7 @@ def run_evaluation(
         place = join(options.device, stack)
         log = report if place.rank == 0 else lambda line: None
         evaluator = Evaluator(options, place, stack)
-        for path in _follow(named, place) if is_following else _find_checkpoints(named, place)[0]:
+        for path in _checkpoints(named, place, is_following=is_following):
             content, problem = _load(path, place)
             if content is not None:
                 done.append(evaluator.evaluate(path, content))
@@ -194,48 +192,42 @@ def run_evaluation(
     return done if place.rank == 0 else []
 
 
-def _find_checkpoints(named: Sequence[Path], place: Place) -> tuple[list[Path], bool]:
-    """Return the files that are named and, of folders, their checkpoints after an epoch in order;
-    and whether the run of the last folder has ended: it has when the folder has a summary.
+def _checkpoints(named: Sequence[Path], place: Place, *, is_following: bool) -> Iterator[Path]:
+    """Yield the files that are named and, of folders, their checkpoints after an epoch in order.
 
-    A folder is that of a run, or of its checkpoints; it may be missing. All ranks get what rank 0
-    finds: a training may add and remove some.
+    A folder is that of a run, or of its checkpoints. To follow it is to yield new ones, too, until
+    its run has ended; the folder may appear later. All ranks get what rank 0 finds: a training may
+    add and remove some.
     """
-
-    def find() -> str:
-        # Looked for before the list, as the last checkpoint comes before the summary.
-        has_ended = any((path / SUMMARY_FILE).exists() for path in named)
-        paths: list[Path] = []
-        for path in named:
-            if path.is_dir():
-                inside = path / CHECKPOINTS
-                checkpoints = list_checkpoints(inside if inside.is_dir() else path)
-                paths += [each for each in checkpoints if not position_of(each)[1]]
-            elif path.suffix:  # else a folder that does not exist yet
-                paths.append(path)
-        return json.dumps([[*map(str, paths)], has_ended])
-
-    paths, has_ended = json.loads(in_rank_0(place, find))
-    return [*map(Path, paths)], has_ended
-
-
-def _follow(named: Sequence[Path], place: Place) -> Iterator[Path]:
-    """Yield the checkpoints that there are, then new ones, until the run of the folder has ended.
-
-    The folder may appear later. Raises ConfigError unless one is named.
-    """
-    if len(named) != 1 or named[0].is_file():
-        raise ConfigError("--follow takes one folder: that of a run, or of its checkpoints")
-    run = named[0].parent if named[0].name == CHECKPOINTS else named[0]
-    seen: set[Path] = set()
+    if is_following:
+        if len(named) != 1 or named[0].is_file():
+            raise ConfigError("--follow takes one folder: that of a run, or of its checkpoints")
+        named = [named[0].parent if named[0].name == CHECKPOINTS else named[0]]
+    seen: set[str] = set()
     has_ended = False
     while not has_ended:
-        paths, has_ended = _find_checkpoints([run], place)
+        found = in_rank_0(place, lambda: json.dumps(_find(named, is_following=is_following)))
+        paths, has_ended = json.loads(found)
         new = [path for path in paths if path not in seen]
         seen |= {*new}
-        yield from new
+        yield from map(Path, new)
         if not new and not has_ended:
             time.sleep(POLL_S)
+
+
+def _find(named: Sequence[Path], *, is_following: bool) -> tuple[list[str], bool]:
+    """Return the checkpoints that there are, and whether no more will come."""
+    # Looked for before the list, as the last checkpoint comes before the summary.
+    has_ended = not is_following or (named[0] / SUMMARY_FILE).exists()
+    paths: list[Path] = []
+    for path in named:
+        if path.is_dir():
+            inside = path / CHECKPOINTS
+            checkpoints = list_checkpoints(inside if inside.is_dir() else path)
+            paths += [each for each in checkpoints if not position_of(each)[1]]
+        elif path.suffix:  # else a folder that does not exist yet
+            paths.append(path)
+    return [*map(str, paths)], has_ended
 
 
 def _load(path: Path, place: Place) -> tuple[dict[str, Any] | None, str]:
@@ -264,8 +256,23 @@ def run_process() -> int:
 
 
 def _run(arguments: Sequence[str] | None) -> int:
-    values = _make_parser().parse(arguments)
-    named = [Path(text) for text in values.pop("checkpoints")]
+    parser = JobParser(
+        prog="python -m trainer_client.evaluate",
+        description="Evaluate the checkpoints of a training job.",
+        allow_abbrev=False,
+    )
+    add = parser.add_argument
+    about = "files, or a run's folder: all its checkpoints after an epoch"
+    add("checkpoints", nargs="+", type=Path, metavar="CHECKPOINT", help=about)
+    about = "wait for further checkpoints of the folder, until its run has ended"
+    add("--follow", action="store_true", help=about)
+    add("--endpoint", help="a feeder with the validation set; default: the one that trained")
+    add("--val-dataset", metavar="NAME", help="default: that of the training job")
+    add_options(parser, "feeder")
+    add("--csv", type=Path, metavar="FILE", help=f"default: {RESULTS} in the run's folder")
+    add("--json", type=Path, metavar="FILE", help="also write the results there")
+    values = parser.parse(arguments)
+    named: list[Path] = values.pop("checkpoints")
     json_path, results = values.pop("json"), values.pop("csv")
     is_following = values.pop("follow")
     if results is None and len(named) == 1 and named[0].is_dir():
@@ -280,35 +287,6 @@ def _run(arguments: Sequence[str] | None) -> int:
     if json_path is not None and done:
         write_json([asdict(each) for each in done], json_path)
     return 0
-
-
-def _make_parser() -> JobParser:
-    parser = JobParser(
-        prog="python -m trainer_client.evaluate",
-        description="Evaluate the checkpoints of a training job.",
-        allow_abbrev=False,
-    )
-    parser.add_argument(
-        "checkpoints",
-        nargs="+",
-        metavar="CHECKPOINT",
-        help="files, or a run's folder: all its checkpoints after an epoch",
-    )
-    parser.add_argument(
-        "--follow",
-        action="store_true",
-        help="wait for further checkpoints of the folder, until its run has ended",
-    )
-    parser.add_argument(
-        "--endpoint", help="a feeder with the validation set; default: the one that trained"
-    )
-    parser.add_argument("--val-dataset", metavar="NAME", help="default: that of the training job")
-    add_options(parser, "feeder")
-    parser.add_argument(
-        "--csv", type=Path, metavar="FILE", help=f"default: {RESULTS} in the run's folder"
-    )
-    parser.add_argument("--json", type=Path, metavar="FILE", help="also write the results there")
-    return parser
 
 
 def _print_line(line: str) -> None:
