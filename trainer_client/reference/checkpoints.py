@@ -21,11 +21,10 @@ import os
 import re
 import shutil
 import socket
-import zlib
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from pickle import UnpicklingError  # what torch.load raises
-from typing import Any, BinaryIO, Final
+from typing import Any, Final
 from zipfile import BadZipFile, ZipFile
 
 import torch
@@ -37,17 +36,6 @@ from feeder.process.regular_file import check_regular, open_regular_file
 CHECKPOINTS: Final = "checkpoints"
 """The folder's name in that of a run."""
 CHECKPOINT_VERSION: Final = 3  # increment when the meaning of an entry changes
-DAMAGE: Final = (
-    BadZipFile,
-    zlib.error,
-    UnpicklingError,
-    RuntimeError,
-    ValueError,
-    OSError,
-    EOFError,
-)
-"""What ``check_sums`` and torch.load raise when a zip archive is damaged or something else."""
-
 _NAME: Final = re.compile(r"epoch-(\d{4,})(?:-step-(\d{6,}))?\.pt")
 _UNFINISHED: Final = ".unfinished"  # of all processes, so that kills leave one file at most
 _FOLDER: Final = 0x10  # MS-DOS attribute of a zip entry
@@ -161,20 +149,7 @@ def load_checkpoint(path: Path, *, instead: str = "name another one") -> dict[st
     Raises ConfigError when it is no checkpoint of this job, with ``instead`` as the remedy, and
     ResourceError when it cannot be read.
     """
-    try:
-        file = open_regular_file(path)
-    except OSError as error:
-        raise ResourceError(
-            f"cannot read the checkpoint {path} ({error.strerror}): make it readable, or name "
-            "another one"
-        ) from error
-    with file:
-        try:
-            check_sums(file)
-            content = torch.load(file, map_location="cpu", weights_only=True)
-        except DAMAGE as error:
-            reason = str(error).partition("\n")[0]
-            raise ConfigError(f"{path} is no checkpoint ({reason}): {instead}") from None
+    content = read_saved(path, "checkpoint", instead)
     version = content.get("version") if isinstance(content, dict) else None
     if version != CHECKPOINT_VERSION:
         raise ConfigError(
@@ -193,15 +168,35 @@ def load_for_resume(path: Path) -> dict[str, Any]:
     return load_checkpoint(path, instead=offer if before.exists() else "name another one")
 
 
-def check_sums(file: BinaryIO) -> None:
-    """Raise one of DAMAGE if a byte has changed: torch writes checksums but checks none."""
-    with ZipFile(file) as archive:
-        # Zip's own headers have no checksum, and this bit makes torch read another record's bytes.
-        folders = [each.filename for each in archive.infolist() if each.external_attr & _FOLDER]
-        damaged = archive.testzip() or next(iter(folders), None)
-    if damaged is not None:
-        raise BadZipFile(f"{damaged} is damaged")
-    file.seek(0)
+def read_saved(path: Path, kind: str, instead: str = "name another one") -> Any:
+    """Return what torch.save has written, on the CPU; errors name it as a file of this kind.
+
+    Nothing in it runs as code. torch writes checksums but checks none, so they are checked here;
+    files of before torch 1.6 have none. Raises as ``load_checkpoint``.
+    """
+    try:
+        file = open_regular_file(path)
+    except OSError as error:
+        raise ResourceError(
+            f"cannot read the {kind} {path} ({error.strerror}): make it readable, or name another "
+            "one"
+        ) from error
+    with file, warnings.catch_warnings():  # of odd bytes, beside the error that they cause
+        warnings.simplefilter("ignore")
+        try:
+            if file.read(4) == b"PK\x03\x04":
+                with ZipFile(file) as archive:
+                    # Zip's own headers have no checksum, and with this bit torch reads the bytes of
+                    # another record.
+                    entries = archive.infolist()
+                    folders = [each.filename for each in entries if each.external_attr & _FOLDER]
+                    if damaged := archive.testzip() or next(iter(folders), None):
+                        raise BadZipFile(f"{damaged} is damaged")
+            file.seek(0)
+            return torch.load(file, map_location="cpu", weights_only=True)
+        except Exception as error:  # noqa: BLE001 -- damaged bytes raise errors of a dozen kinds
+            reason = str(error).partition("\n")[0]
+            raise ConfigError(f"{path} is no {kind}, or damaged ({reason}): {instead}") from None
 
 
 def position_of(path: Path) -> tuple[int, int]:

@@ -5,7 +5,6 @@ running statistics, the same batches. Everything it needs is in the checkpoint, 
 """
 
 import contextlib
-import json
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -203,19 +202,18 @@ def _checkpoints(named: Sequence[Path], place: Place, *, is_following: bool) -> 
         if len(named) != 1 or named[0].is_file():
             raise ConfigError("--follow takes one folder: that of a run, or of its checkpoints")
         named = [named[0].parent if named[0].name == CHECKPOINTS else named[0]]
-    seen: set[str] = set()
+    seen: set[Path] = set()
     has_ended = False
     while not has_ended:
-        found = in_rank_0(place, lambda: json.dumps(_find(named, is_following=is_following)))
-        paths, has_ended = json.loads(found)
+        paths, has_ended = in_rank_0(place, lambda: _find(named, is_following=is_following))
         new = [path for path in paths if path not in seen]
         seen |= {*new}
-        yield from map(Path, new)
+        yield from new
         if not new and not has_ended:
             time.sleep(POLL_S)
 
 
-def _find(named: Sequence[Path], *, is_following: bool) -> tuple[list[str], bool]:
+def _find(named: Sequence[Path], *, is_following: bool) -> tuple[list[Path], bool]:
     """Return the checkpoints that there are, and whether no more will come."""
     # Looked for before the list, as the last checkpoint comes before the summary.
     has_ended = not is_following or (named[0] / SUMMARY_FILE).exists()
@@ -227,7 +225,7 @@ def _find(named: Sequence[Path], *, is_following: bool) -> tuple[list[str], bool
             paths += [each for each in checkpoints if not position_of(each)[1]]
         elif path.suffix:  # else a folder that does not exist yet
             paths.append(path)
-    return [*map(str, paths)], has_ended
+    return paths, has_ended
 
 
 def _load(path: Path, place: Place) -> tuple[dict[str, Any] | None, str]:

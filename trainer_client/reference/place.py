@@ -12,7 +12,7 @@ import enum
 import signal
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar, cast
 
 import numpy as np
 import torch
@@ -20,6 +20,8 @@ import torch.distributed as dist
 
 from feeder.errors import ConfigError, FeederError, PeerError
 from trainer_client._ranks import check_alone, has_rendezvous
+
+Result = TypeVar("Result")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,29 +93,27 @@ def _explain_lost_ranks(rank: int) -> Iterator[None]:
         ) from error
 
 
-def in_rank_0(place: Place, work: Callable[[], str | None]) -> str:
-    """Do ``work`` in rank 0 and return its text in all ranks, each of which must call this.
+def in_rank_0(place: Place, work: Callable[[], Result]) -> Result:
+    """Do ``work`` in rank 0 and return its result in all ranks, each of which must call this.
 
     If it fails, rank 0 raises its error and the others a PeerError with the same text.
     """
-    text, problem = "", None
+    result: Any = None
+    problem: FeederError | None = None
     if place.rank == 0:
         try:
-            text = work() or ""
+            result = work()
         except FeederError as error:
-            text, problem = str(error), error
+            problem = error
     if place.group is not None:
-        data = torch.tensor([*text.encode(errors="surrogatepass")], dtype=torch.uint8)
-        head = torch.tensor([len(data), problem is not None])
-        dist.broadcast(head, 0, place.group)
-        data = data if place.rank == 0 else torch.zeros(int(head[0]), dtype=torch.uint8)
-        dist.broadcast(data, 0, place.group)
-        text = bytes(data.tolist()).decode(errors="surrogatepass")
-        if head[1] and place.rank:
+        shared = [result, problem and str(problem)]
+        dist.broadcast_object_list(shared, 0, place.group)
+        result, text = shared
+        if text is not None and place.rank:
             problem = PeerError(f"rank 0 cannot go on: {text}")
     if problem is not None:
         raise problem
-    return text
+    return cast(Result, result)
 
 
 def seed_rank(place: Place, *, seed: int, steps_done: int) -> None:

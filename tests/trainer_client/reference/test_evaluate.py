@@ -87,7 +87,7 @@ def test_a_damaged_checkpoint_of_a_folder_is_skipped_and_ends_with_an_error(
     damaged.write_bytes(damaged.read_bytes()[:-200])
     assert main([str(folder), "--device", "cpu"]) == ConfigError.exit_status
     output, error = capsys.readouterr()
-    assert f"skipped: {damaged} is no checkpoint (" in output
+    assert f"skipped: {damaged} is no checkpoint, or damaged (" in output
     assert error == "evaluate: error: 1 of 3 checkpoints cannot be read, see above\n"
     assert figures(rows_of(folder / "evaluations.csv")) == expected(result)[::2]
 
