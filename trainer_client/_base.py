@@ -33,8 +33,7 @@ import operator
 import weakref
 from collections.abc import Iterator, Mapping
 from functools import partial
-from types import SimpleNamespace
-from typing import Any, Generic, Self, TypeVar
+from typing import Generic, Self, TypeVar
 
 import msgspec
 import numpy as np
@@ -48,7 +47,7 @@ from feeder.plan.lanes import resolve_lanes
 from feeder.plan.recipe import Recipe
 from feeder.wire.messages import PADDING_SAMPLE_ID
 from trainer_client._epoch import EpochIterator
-from trainer_client._feed import Feed, Stage
+from trainer_client._feed import Feed, LoaderOptions, Stage
 from trainer_client._like_dataloader import DatasetInfo, LikeDataLoader, describe_samples
 from trainer_client._ranks import Ranks, RankSource, check_process
 from trainer_client._state import Cursor, LoaderState, check_step, state_recipe
@@ -73,7 +72,7 @@ class Loader(LikeDataLoader, Generic[AnyBatch]):
 
     def __init__(
         self,
-        given: Mapping[str, Any],
+        options: LoaderOptions,
         recipe: Recipe,
         stage: Stage[AnyBatch],
         *,
@@ -82,14 +81,10 @@ class Loader(LikeDataLoader, Generic[AnyBatch]):
     ) -> None:
         """Connect and wait for the first feeder's welcome.
 
-        ``given`` are the constructor's ``locals()``. ``described`` are the images, for the log.
-        ``allocate`` makes the memory of batches that are not read in place.
+        ``described`` are the images, for the log. ``allocate`` makes the memory of batches that are
+        not read in place.
         """
         check_process()
-        # Without itself, a loader that is dropped is freed at once.
-        options = SimpleNamespace(
-            **{name: each for name, each in given.items() if each is not self}
-        )
         self.recipe = recipe
         self._options = options
         self._described = described

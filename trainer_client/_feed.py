@@ -4,9 +4,9 @@ import os
 import socket
 import time
 import weakref
-from collections.abc import Iterable, Mapping
-from types import SimpleNamespace
-from typing import Any, Final, Generic, TypeVar
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import Any, Final, Generic, Literal, Self, TypeVar
 
 import numpy as np
 from msgspec import Struct
@@ -90,23 +90,53 @@ class Stage(Generic[AnyBatch]):
         return {}
 
 
-def make_recipe(given: Mapping[str, Any]) -> Recipe:
-    """The recipe of a loader's arguments, by name; ConfigError where one of them is invalid."""
-    if not 0 < given["timeout_s"] <= MAX_TIMEOUT_S:
-        raise ConfigError(
-            f"timeout_s must be above 0, up to {MAX_TIMEOUT_S}, got {given['timeout_s']}"
-        )
-    if given["window_bytes"] < 1:
-        raise ConfigError(f"window_bytes must be at least 1, got {given['window_bytes']}")
-    if given["summary"] is not None and not callable(given["summary"]):
-        raise ConfigError(
-            f"summary must be a function that takes a line, print for example, got "
-            f"{given['summary']!r}"
-        )
-    fields, own = given["recipe"] or {}, ("batch_size", "image_size")
-    if clash := {"split", *own}.intersection(fields):
-        raise ConfigError(f"recipe: {min(clash)} is an argument of its own, give it there")
-    return Recipe.for_split(given["split"], **{name: given[name] for name in own}, **fields)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoaderOptions:
+    """The arguments of all loaders' constructors, which ``FeederLoader`` documents."""
+
+    endpoint: str | os.PathLike[str] | Sequence[str]
+    dataset: str
+    split: Literal["train", "val"]
+    batch_size: int
+    seed: int
+    image_size: int
+    rank: int | None
+    world_size: int | None
+    window: int
+    window_bytes: int
+    timeout_s: float
+    recipe: Mapping[str, Any] | None
+    classes_of: object
+    share_memory: bool
+    server_key: str | os.PathLike[str] | None
+    client_key: str | os.PathLike[str] | None
+    summary: Callable[[str], None] | None
+    job: str
+
+    @classmethod
+    def of(cls, arguments: Mapping[str, Any]) -> Self:
+        """Take them from a constructor's arguments by name; ConfigError for an invalid one."""
+        options = cls(**{each.name: arguments[each.name] for each in fields(cls)})
+        if not 0 < options.timeout_s <= MAX_TIMEOUT_S:
+            raise ConfigError(
+                f"timeout_s must be above 0, up to {MAX_TIMEOUT_S}, got {options.timeout_s}"
+            )
+        if options.window_bytes < 1:
+            raise ConfigError(f"window_bytes must be at least 1, got {options.window_bytes}")
+        if options.summary is not None and not callable(options.summary):
+            raise ConfigError(
+                f"summary must be a function that takes a line, print for example, got "
+                f"{options.summary!r}"
+            )
+        return options
+
+    def make_recipe(self) -> Recipe:
+        """Return the recipe; ConfigError where an argument or a field of it is invalid."""
+        more = self.recipe or {}
+        if clash := {"split", "batch_size", "image_size"}.intersection(more):
+            raise ConfigError(f"recipe: {min(clash)} is an argument of its own, give it there")
+        sizes = {"batch_size": self.batch_size, "image_size": self.image_size}
+        return Recipe.for_split(self.split, **sizes, **more)
 
 
 class Feed(Generic[AnyBatch]):
@@ -114,7 +144,7 @@ class Feed(Generic[AnyBatch]):
 
     def __init__(
         self,
-        options: SimpleNamespace,
+        options: LoaderOptions,
         recipe: Recipe,
         *,
         stage: Stage[AnyBatch],
@@ -123,8 +153,8 @@ class Feed(Generic[AnyBatch]):
     ) -> None:
         """Connect and wait for the first feeder's welcome; raises what a loader documents.
 
-        ``options`` are a loader's arguments. ``allocate`` makes the memory of batches that are not
-        read in place. ``ranks``, if they are known now, are part of the name that feeders log.
+        ``allocate`` makes the memory of batches that are not read in place. ``ranks``, if they are
+        known now, are part of the name that feeders log.
         """
         self.stage = stage
         self.wait_s = 0.0

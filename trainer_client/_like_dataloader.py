@@ -183,8 +183,11 @@ class LikeDataLoader:
 
             Attributes of other names may be added, as frameworks and scripts do.
             """
-            if self._is_made and name[:1] != "_" and (reason := _why_fixed(type(self), name)):
-                raise AttributeError(f"the loader of {self.endpoint}: {reason}")
+            if self._is_made and name[:1] != "_" and name in _fixed_names(type(self)):
+                raise AttributeError(
+                    f"the loader of {self.endpoint}: setting {name} would change nothing: make a "
+                    f"new {type(self).__name__} instead, or choose its epoch with set_epoch()"
+                )
             super().__setattr__(name, value)
 
     def __getitem__(self, index: object) -> NoReturn:
@@ -203,21 +206,14 @@ class LikeDataLoader:
 
 
 @cache
-def _why_fixed(kind: type[LikeDataLoader], name: str) -> str | None:
-    """Why an attribute cannot be set, and what to do instead; None if it is a user's own."""
+def _fixed_names(kind: type[LikeDataLoader]) -> frozenset[str]:
+    """What a loader is made of or with; other attributes are a subclass's or a script's own."""
     ours = [base for base in kind.__mro__ if base.__module__.startswith("trainer_client.")]
-    change = f"setting {name} would change nothing: make a new {kind.__name__} with"
-    if name == "epoch":
-        return "epoch cannot be set: call set_epoch() before the next iter(loader)"
-    if name in inspect.signature(ours[0]).parameters:
-        return f"{change} {name}=…"
-    if name in Recipe.__struct_fields__:
-        return f"{change} recipe={{{name!r}: …}}"
-    if name in _OF_DATALOADER:
-        return f"setting {name} would do nothing: batches come ready from the feeder"
-    if any(name in {*vars(base), *base.__annotations__} for base in ours):
-        return f"{name} cannot be set"
-    return None
+    names = {"epoch", *_OF_DATALOADER, *Recipe.__struct_fields__}
+    names |= {*inspect.signature(ours[0]).parameters}
+    for base in ours:
+        names |= {*vars(base), *base.__annotations__}
+    return frozenset(names)
 
 
 class EpochSetter:

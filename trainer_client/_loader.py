@@ -19,7 +19,7 @@ from trainer_client._base import Loader
 from trainer_client._batch import Batch
 from trainer_client._device import Normaliser, check_device, resolve_device
 from trainer_client._epoch import EpochIterator
-from trainer_client._feed import make_recipe
+from trainer_client._feed import LoaderOptions
 from trainer_client._host_normalise import IMAGENET_MEAN, IMAGENET_STD
 from trainer_client._like_dataloader import DatasetInfo
 from trainer_client._staging import make_stage
@@ -111,8 +111,8 @@ class FeederLoader(Loader[Batch[torch.Tensor]]):
         when no feeder replies within ``timeout_s`` or, at once, when keys do not match, and
         ProtocolError when the peer has another protocol version or is no feeder.
         """
-        given = locals()
-        made = make_recipe(given)
+        options = LoaderOptions.of(locals())
+        made = options.make_recipe()
         self._is_default_device = device is None
         self.device = resolve_device(device)
         is_cpu = self.device.type == "cpu"
@@ -134,7 +134,7 @@ class FeederLoader(Loader[Batch[torch.Tensor]]):
         )
         kind = str(self.dtype).removeprefix("torch.")
         super().__init__(
-            given,
+            options,
             made,
             make_stage(normaliser),
             described=f"({channels}, {image_size}, {image_size}) {kind} on {self.device}",

@@ -19,7 +19,7 @@ from feeder.errors import ConfigError
 from feeder.plan.packing import pixel_layout_of
 from trainer_client._base import Loader
 from trainer_client._batch import Batch, Origin
-from trainer_client._feed import Delivery, Stage, make_recipe
+from trainer_client._feed import Delivery, LoaderOptions, Stage
 from trainer_client._host_normalise import (
     IMAGENET_MEAN,
     IMAGENET_STD,
@@ -204,8 +204,8 @@ class NumpyLoader(Loader[Batch[Array]]):
 
         Raises what ``FeederLoader`` raises.
         """
-        given = locals()
-        made = make_recipe(given)
+        options = LoaderOptions.of(locals())
+        made = options.make_recipe()
         if dtype not in get_args(ArrayType):
             raise ConfigError(f"dtype must be 'int8' or 'float32', got {dtype!r}")
         if dtype == "int8" and (tuple(mean), tuple(std)) != (IMAGENET_MEAN, IMAGENET_STD):
@@ -226,4 +226,4 @@ class NumpyLoader(Loader[Batch[Array]]):
             normaliser = HostNormaliser(scaling, made.packing)
             shape = (image_size, image_size, channels)
         stage = ArrayStage(normaliser, copy)
-        super().__init__(given, made, stage, described=f"{shape} {dtype} arrays")
+        super().__init__(options, made, stage, described=f"{shape} {dtype} arrays")

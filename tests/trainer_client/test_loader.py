@@ -484,18 +484,12 @@ def test_pickling_or_copying_a_loader_is_an_error_with_a_remedy(
 
 @pytest.mark.parametrize("make", [FeederLoader, NumpyLoader])
 def test_what_a_loader_was_made_with_cannot_be_set(node: FakeNode, make: Any) -> None:
-    others = {"epoch", "shuffle", "hue", "recipe", "samples", "num_workers", "collate_fn", "close"}
-    remedies = {
-        "image_size": "make a new .*Loader with image_size=…",
-        "shuffle": "make a new .*Loader with recipe={'shuffle': …}",
-        "epoch": r"call set_epoch\(\) before the next iter",
-        "collate_fn": "batches come ready from the feeder",
-    }
+    names = {"epoch", "shuffle", "hue", "recipe", "samples", "num_workers", "collate_fn", "close"}
     with make(node.endpoint, dataset="birds", batch_size=BATCH, image_size=SIDE) as loader:
-        for name in others | {*inspect.signature(make).parameters}:
-            with pytest.raises(AttributeError, match=remedies.get(name, name)) as caught:
+        for name in names | {*inspect.signature(make).parameters}:
+            match = f"setting {name} would change nothing: make a new {make.__name__} instead"
+            with pytest.raises(AttributeError, match=match):
                 setattr(loader, name, 3)
-            assert "\n" not in str(caught.value)
         with pytest.raises(AttributeError):
             loader.sampler.epoch = 3
         assert [batch.index for batch in loader] == [*range(12)], "it works as before"
@@ -516,5 +510,5 @@ def test_other_attributes_are_the_scripts_and_the_frameworks(node: FakeNode) -> 
         loader._iterator = None  # type: ignore[attr-defined]  # Lightning
         loader.mixup_enabled = False  # type: ignore[attr-defined]  # timm
         assert (loader.title, loader.steps) == ("birds!", 12)
-        with pytest.raises(AttributeError, match="make a new NamedLoader with seed="):
+        with pytest.raises(AttributeError, match="make a new NamedLoader instead"):
             loader.seed = 3  # type: ignore[attr-defined]
