@@ -108,6 +108,7 @@ class Run:
             assert self.store is not None, "checked by the options"
             path = self.store.newest()
         before, epochs = self.saver.resume(path), self.options.recipe.epochs
+        self.progress = self.saver.progress
         if path is None:
             where = self.options.checkpoint or self.options.output
             self.log(f"no checkpoint {where} yet: starting from scratch")
@@ -126,7 +127,7 @@ class Run:
         info = self._describe()
         in_rank_0(self.place, lambda: self._report(lambda tracker: tracker.begin(info)))
         # Of the checkpoint, so that all ranks agree; later they vote.
-        stop = Stop.TIME if self.progress.earlier_s > self._budget_s else Stop.NO
+        stop = Stop.TIME if self.progress.elapsed_s > self._budget_s else Stop.NO
         while (ending := self._find_ending(stop)) is None:
             stop = self._train_epoch()
         self.result.was_stopped = ending in ("stopped", "time-budget")
@@ -199,7 +200,7 @@ class Run:
         logged_s = start_s
         log_every = max(1, min(LOG_EVERY_STEPS, self.steps_per_epoch // 10))
         for step in range(self.progress.step + 1, self.steps_per_epoch + 1):
-            if self.progress.elapsed_s > self._budget_s:
+            if self.progress.read_clock() > self._budget_s:
                 self.vote.request(Stop.TIME)
             self.vote.begin()  # while the step is computed
             parts = itertools.islice(batches, self.plan.accumulation)
@@ -296,7 +297,7 @@ class Run:
         if not target or latest < target:
             self.progress.target_s = None
         elif self.progress.target_s is None:
-            seconds = self.progress.target_s = self.progress.elapsed_s
+            seconds = self.progress.target_s = self.progress.read_clock()
             self.log(f"reached {latest:.1%} (target {target:.1%}) after {seconds:,.1f} s")
 
     def _summarise(self, ending: Ending) -> Outcome:
@@ -310,7 +311,7 @@ class Run:
         return Outcome(
             ending=ending,
             epochs=self.progress.epoch,
-            seconds=self.progress.elapsed_s,
+            seconds=self.progress.read_clock(),
             images_per_s=sum(each.images for each in history) / seconds if seconds else 0.0,
             wait_share=sum(each.wait_share * each.seconds for each in history) / (seconds or 1),
             val_top1=evaluated[-1].top1 if evaluated else None,

@@ -34,22 +34,24 @@ from trainer_client.reference.trainer import Trainer
 
 @dataclass(slots=True, kw_only=True)
 class Progress:
-    """How far a job is: the next step is ``step`` of ``epoch``, in steps of the optimiser."""
+    """How far a job is, as in its checkpoints: the next step is ``step`` of ``epoch``."""
 
     epoch: int = 0
-    step: int = 0
+    step: int = 0  # of the optimiser
     losses: list[float] = field(default_factory=list)
     """Of the steps of this epoch so far, averaged over the ranks."""
     history: list[EpochResult] = field(default_factory=list)  # every epoch that is complete
     target_s: float | None = None
     """When the target accuracy was reached, in the time that the job has spent."""
-    earlier_s: float = 0.0  # time that earlier processes of this job spent training and evaluating
-    start_s: float = field(default_factory=time.monotonic)
+    elapsed_s: float = 0.0
+    """Time that the job spent training and evaluating, in all of its processes, until ``at_s``."""
+    at_s: float = field(default_factory=time.monotonic)
 
-    @property
-    def elapsed_s(self) -> float:
-        """Time that the job has spent, over all of its processes."""
-        return self.earlier_s + time.monotonic() - self.start_s
+    def read_clock(self) -> float:
+        """Bring ``elapsed_s`` up to now, and return it."""
+        now_s = time.monotonic()
+        self.elapsed_s, self.at_s = self.elapsed_s + now_s - self.at_s, now_s
+        return self.elapsed_s
 
     @property
     def is_best(self) -> bool:
@@ -86,16 +88,12 @@ class Saver:
         if self.place.rank:
             return
         progress, options = self.progress, self.options
+        progress.read_clock()
+        kept = asdict(progress)
+        del kept["at_s"]  # of this process
         content = {
             **self.trainer.state_dict(),
-            "progress": {
-                "epoch": progress.epoch,
-                "step": progress.step,
-                "losses": list(progress.losses),
-                "history": [asdict(each) for each in progress.history],
-                "elapsed_s": progress.elapsed_s,
-                "target_s": progress.target_s,
-            },
+            "progress": kept,
             "loader": self.loader.state_dict() | self._position(),
             "random": random,
             "classes": list(self.loader.classes),
@@ -126,17 +124,12 @@ class Saver:
 
     def _load(self, path: Path) -> int:
         content = load_for_resume(path)
-        progress, trainer = self.progress, self.trainer
+        trainer = self.trainer
         try:
             trainer.check_recipe(content)
             self._check_classes(content["classes"])
             trainer.load_state_dict(content)
-            state = content["progress"]
-            progress.epoch, progress.step = int(state["epoch"]), int(state["step"])
-            progress.losses = [float(loss) for loss in state["losses"]]
-            progress.history = [EpochResult(**each) for each in state["history"]]
-            progress.earlier_s, progress.target_s = float(state["elapsed_s"]), state["target_s"]
-            progress.start_s = time.monotonic()
+            progress = self.progress = msgspec.convert(content["progress"], Progress)
             self.loader.load_state_dict(content["loader"] | self._position())
             seed, steps_done = trainer.recipe.seed, trainer.steps_done
             restore_random_state(content["random"], self.place, seed=seed, steps_done=steps_done)
@@ -214,10 +207,6 @@ class RunFolder(Tracker):
         if self.trainer.average is not None:
             models["weights-averaged.pt"] = self.trainer.average.model
         for name, model in models.items():
-            try:
-                state = three_channel_state(model)
-            except ConfigError:  # the fourth channel has weights, or the stem is no ordinary one
-                state = model.state_dict()
             content = io.BytesIO()
-            torch.save(dict(state), content)
+            torch.save(three_channel_state(model), content)
             replace_file(self.folder / name, content.getvalue())

@@ -12,8 +12,6 @@ from typing import Any, Final
 import torch
 from torch import nn
 
-from feeder.errors import ConfigError
-
 CHANNELS: Final = 4
 _COLOURS: Final = 3
 # Not every subclass: timm's StdConv2d normalises its weights, so zeros would change its outputs.
@@ -60,23 +58,14 @@ def widen_stem(model: nn.Module, state: MutableMapping[str, Any], prefix: str = 
 def three_channel_state(model: nn.Module) -> dict[str, torch.Tensor]:
     """Return a model's state dict with the stem cut to three channels, as ordinary models have.
 
-    The stem's weight is a copy, the other tensors are the model's. Raises ConfigError when the
-    fourth channel's weights are not all zero, as the ordinary model's outputs would then differ.
+    The stem's weight is a copy, the other tensors are the model's. Where the fourth channel has
+    weights, or the stem is no plain convolution, the state is whole: an ordinary model's outputs
+    would differ.
     """
     state: dict[str, torch.Tensor] = dict(model.state_dict())
     name = find_stem(model)
-    if name is None:
-        raise ConfigError(
-            f"{type(model).__name__} cannot be saved for three channels: its first layer is no "
-            "plain convolution of three or four channels; save all of its state"
-        )
-    weight = state[name]
-    if weight[:, _COLOURS:].any():
-        raise ConfigError(
-            f"{name} has weights for a fourth channel, which an ordinary model lacks: train on "
-            "batches whose fourth channel is zero, or save all four channels"
-        )
-    state[name] = weight[:, :_COLOURS].clone()
+    if name is not None and not state[name][:, _COLOURS:].any():
+        state[name] = state[name][:, :_COLOURS].clone()
     return state
 
 

@@ -84,13 +84,11 @@ class GroupBatchNorm2d(nn.BatchNorm2d):
         centred = values - mean[:, None, None]
         squares = _SumOver.apply(self.group, centred.square().sum(_OVER_SAMPLES))  # type: ignore[no-untyped-call]
         variance = squares / count
-        if self.track_running_stats:
-            self._track(mean.detach(), variance.detach(), count)
-        scale = torch.rsqrt(variance + self.eps)
-        if self.weight is not None:
-            scale = scale * self.weight
-        shift = torch.zeros_like(scale) if self.bias is None else self.bias.to(scale.dtype)
-        output = torch.addcmul(shift[:, None, None], centred, scale[:, None, None])
+        self._track(mean.detach(), variance.detach(), count)
+        scale = torch.rsqrt(variance + self.eps) * self.weight
+        output = torch.addcmul(
+            self.bias.to(scale.dtype)[:, None, None], centred, scale[:, None, None]
+        )
         return output.to(input.dtype)
 
     def _track(self, mean: torch.Tensor, variance: torch.Tensor, count: torch.Tensor) -> None:
@@ -98,12 +96,11 @@ class GroupBatchNorm2d(nn.BatchNorm2d):
         assert self.running_mean is not None
         assert self.running_var is not None
         assert self.num_batches_tracked is not None
+        assert self.momentum is not None
         self.num_batches_tracked.add_(1)
-        share = self.momentum  # None: the mean over all batches
-        if share is None:
-            share = 1 / float(self.num_batches_tracked)
-        self.running_mean.mul_(1 - share).add_(mean, alpha=share)
-        self.running_var.mul_(1 - share).add_(variance * (count / (count - 1)), alpha=share)
+        self.running_mean.mul_(1 - self.momentum).add_(mean, alpha=self.momentum)
+        unbiased = variance * (count / (count - 1))
+        self.running_var.mul_(1 - self.momentum).add_(unbiased, alpha=self.momentum)
 
 
 class _SumOver(torch.autograd.Function):
