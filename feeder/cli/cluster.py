@@ -92,10 +92,12 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _read_request(arguments: argparse.Namespace) -> "Request":
-    from feeder.cluster.settings import LOOKUP_PORT, NAMESPACE, RESOURCE, Request, Settings
+    from msgspec.structs import replace
+
+    from feeder.cluster.settings import LOOKUP_PORT, NAMESPACE, RESOURCE, Request
     from feeder.daemon.config import format_effective, load_config
 
-    is_up, timeout_s = arguments.cluster_command == "up", arguments.timeout
+    timeout_s = arguments.timeout
     if not _TIMEOUT_MIN_S <= timeout_s <= _TIMEOUT_MAX_S:
         raise ConfigError(
             f"--timeout {timeout_s:g} is not within {_TIMEOUT_MIN_S:g} .. {_TIMEOUT_MAX_S:g} s"
@@ -103,38 +105,35 @@ def _read_request(arguments: argparse.Namespace) -> "Request":
     feeders = getattr(arguments, "feeders", None)
     if feeders is not None and not 1 <= feeders <= _FEEDERS_MAX:
         raise ConfigError(f"{feeders} feeders: allowed are 1 .. {_FEEDERS_MAX}; `down` ends all")
-    toml, settings, namespace = "", None, arguments.namespace or NAMESPACE
-    if arguments.config is not None:
-        config = load_config(arguments.config, {}, is_insecure=arguments.insecure)
-        toml = format_effective(config)
-    if is_up:
-        if not config.data:
-            raise ConfigError(
-                f"{arguments.config}: there is nothing to serve: name datasets under [data]"
-            )
-        port = LOOKUP_PORT if arguments.lookup is None else arguments.lookup
-        if not 0 <= port < 65_536:
-            raise ConfigError(f"--lookup {port} is no port: 1 .. 65535, or 0 for none")
-        settings = Settings(
-            config_toml=toml,
-            binds=config.serve.bind,
-            is_insecure=arguments.insecure,
-            secret_key=config.serve.secret_key,
-            client_keys=config.serve.client_keys,
-            feeders=feeders or 0,
-            resource=arguments.resource or RESOURCE,
-            namespace=namespace,
-            endpoints_file=str(arguments.endpoints.absolute()) if arguments.endpoints else "",
-            lookup_port=port,
-        )
-    return Request(
+    request = Request(
         do=arguments.cluster_command,
         address=choose_address(arguments.address),
-        namespace=namespace,
+        namespace=arguments.namespace or NAMESPACE,
         timeout_s=timeout_s,
-        feeders=feeders,
-        settings=settings,
-        config_toml=toml,
+        feeders=feeders or 0,
+    )
+    if arguments.config is None:
+        return request
+    config = load_config(arguments.config, {}, is_insecure=arguments.insecure)
+    request = replace(request, config_toml=format_effective(config))
+    if request.do != "up":
+        return request
+    if not config.data:
+        raise ConfigError(
+            f"{arguments.config}: there is nothing to serve: name datasets under [data]"
+        )
+    port = LOOKUP_PORT if arguments.lookup is None else arguments.lookup
+    if not 0 <= port < 65_536:
+        raise ConfigError(f"--lookup {port} is no port: 1 .. 65535, or 0 for none")
+    return replace(
+        request,
+        binds=config.serve.bind,
+        is_insecure=arguments.insecure,
+        secret_key=config.serve.secret_key,
+        client_keys=config.serve.client_keys,
+        resource=arguments.resource or RESOURCE,
+        endpoints_file=str(arguments.endpoints.absolute()) if arguments.endpoints else "",
+        lookup_port=port,
     )
 
 

@@ -22,7 +22,7 @@ import msgspec
 
 from feeder import errors
 from feeder.cluster.settings import ENVIRONMENT, RESOURCE, Request, explain_missing
-from feeder.errors import ConfigError, FeederError, PeerError
+from feeder.errors import ConfigError, PeerError
 from feeder.process.child import child_environment, start_python
 from feeder.process.stop_signals import stop_signals_blocked
 
@@ -41,6 +41,7 @@ class RayChild:
     """The child process; a context manager that kills it."""
 
     def __init__(self, request: Mapping[str, Any]) -> None:
+        self.doing = "starting"
         self._rest = b""
         self._waiting: list[dict[str, Any]] = []
         self._log: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 -- close() closes it
@@ -73,17 +74,32 @@ class RayChild:
         except BrokenPipeError:
             raise EOFError(self._last_line()) from None
 
-    def receive(self, by_s: float) -> dict[str, Any] | None:
-        """The next message, None at the deadline; EOFError with its last line if it has ended."""
-        while not self._waiting:
-            if not self._selector.select(max(0.0, by_s - time.monotonic())):
-                return None
-            data = os.read(self._output.fileno(), _READ_BYTES)
-            if not data:
-                raise EOFError(self._last_line())
-            *lines, self._rest = (self._rest + data).split(b"\n")
-            self._waiting += map(json.loads, lines)
-        return self._waiting.pop(0)
+    def receive(self, limit_s: float) -> dict[str, Any]:
+        """The next result.
+
+        Raises the child's FeederError, EOFError with its last line if it has ended, and
+        TimeoutError; ``doing`` is what it did then.
+        """
+        by_s = time.monotonic() + limit_s
+        while True:
+            while not self._waiting:
+                self._read(by_s)
+            message = self._waiting.pop(0)
+            if "failed" in message:
+                kind = getattr(errors, message["failed"], PeerError)
+                raise kind(message["text"])
+            if "doing" not in message:
+                return message
+            self.doing = message["doing"]
+
+    def _read(self, by_s: float) -> None:
+        if not self._selector.select(max(0.0, by_s - time.monotonic())):
+            raise TimeoutError
+        data = os.read(self._output.fileno(), _READ_BYTES)
+        if not data:
+            raise EOFError(self._last_line())
+        *lines, self._rest = (self._rest + data).split(b"\n")
+        self._waiting += map(json.loads, lines)
 
     def close(self) -> None:
         """Kill the child; Ray ends its tasks."""
@@ -115,29 +131,16 @@ def last_line(text: str) -> str:
 
 def perform(request: Request) -> dict[str, Any]:
     """The result of a request; raises its FeederError, and PeerError at the deadline."""
-    by_s = time.monotonic() + request.timeout_s
-    doing = "starting"
     with RayChild(msgspec.to_builtins(request)) as child:
         try:
-            while (message := child.receive(by_s)) is not None:
-                if "result" in message:
-                    return dict(message["result"])
-                if "error" in message:
-                    raise error_of(message)
-                doing = message["doing"]
+            return child.receive(request.timeout_s)
         except EOFError as end:
-            raise PeerError(f"Ray ended the command while {doing}: {end}") from None
-    raise PeerError(
-        f"no answer within {request.timeout_s:g} s, while {doing}: is the head of the Ray "
-        "cluster alive (`ray status`)? Feeders that run need no head and go on"
-    )
-
-
-def error_of(message: Mapping[str, Any]) -> FeederError:
-    """The error that the child has sent."""
-    kind = getattr(errors, message["kind"], PeerError)
-    is_ours = isinstance(kind, type) and issubclass(kind, FeederError)
-    return kind(message["error"]) if is_ours else PeerError(message["error"])
+            raise PeerError(f"Ray ended the command while {child.doing}: {end}") from None
+        except TimeoutError:
+            raise PeerError(
+                f"no answer within {request.timeout_s:g} s, while {child.doing}: is the head of "
+                "the Ray cluster alive (`ray status`)? Feeders that run need no head and go on"
+            ) from None
 
 
 def start_local(address: str, timeout_s: float) -> list[str]:

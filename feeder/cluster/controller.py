@@ -22,7 +22,7 @@ from feeder.cluster import ray_hosts
 from feeder.cluster.lookup_server import LookupServer, format_list
 from feeder.cluster.policy.plan import ClusterPlan, Launch
 from feeder.cluster.policy.start_facts import StartFacts
-from feeder.cluster.settings import Kept, Settings
+from feeder.cluster.settings import Kept, Request
 from feeder.process.output_file import write_output
 
 _TURN_S: Final = 0.25
@@ -45,26 +45,27 @@ Published = tuple[tuple[str, str], ...]
 class _Actor:
     launch: Launch
     handle: Any = None
-    version: int = 0  # of its state, as reported last
+    seen: str = ""  # its state, as reported last
     future: Any = None  # of the call to it: its watch, or its end
     end_by_s: float | None = None  # once it is being ended
 
 
 class Controller:
-    """The controller of one cluster; Ray calls its public methods from several threads."""
+    """The controller of one cluster; Ray calls its public methods from several threads.
 
-    def __init__(self, settings: bytes, address: str) -> None:
-        """Begin; ``settings`` are Settings as JSON, ``address`` is where look-ups are answered."""
-        self._settings = own = msgspec.json.decode(settings, type=Settings)
-        self._lock = threading.Lock()
-        self._plan = ClusterPlan(time.time_ns() // 1_000_000)
-        self._wanted = own.feeders
-        self._is_scaled = False  # else what an earlier controller kept counts
+    They share no lock with the thread that takes the turns: that replaces ``_status`` as a whole,
+    and reads ``_scaled``.
+    """
+
+    def __init__(self, request: bytes, address: str) -> None:
+        """Begin; ``request`` is that of ``up`` as JSON, look-ups are answered at ``address``."""
+        self._request = own = msgspec.json.decode(request, type=Request)
+        self._plan = ClusterPlan(time.time_ns() // 1_000_000, own.feeders)
+        self._scaled: int | None = None  # else what an earlier controller kept counts
+        self._actors: dict[Launch, _Actor] = {}
         self._is_adopting = True
-        self._has_hosts = False
-        self._actors: dict[int, _Actor] = {}
-        self._adopted: set[int] = set()  # not heard of yet: a list without them is not published
-        self._publish_by_s = 0.0
+        self._adopted: set[Launch] = set()  # not heard of yet: no list is published without them
+        self._publish_by_s = 0.0  # but at this time
         self._kept: Kept | None = None
         self._published: Published | None = None
         self._list_problem = ""
@@ -73,27 +74,28 @@ class Controller:
         self._lookup: LookupServer | None = None
         if own.lookup_port:
             self._lookup = LookupServer(address, own.lookup_port, own.secret_key, own.client_keys)
+        self._status = self._describe(is_starting=True)
         threading.Thread(target=self._loop, name="feeder controller", daemon=True).start()
 
     def status(self) -> dict[str, Any]:
-        """The state of everything, as plain values."""
-        with self._lock:
-            return {
-                **self._plan.status(time.monotonic()),
-                "target": self._wanted,
-                "is_starting": not self._has_hosts,
-                "published": [list(each) for each in self._published or ()],
-                "lookup": f"feeder://{self._lookup.address}" if self._lookup else "",
-                "endpoints_file": self._settings.endpoints_file,
-                "list_problem": self._list_problem,
-                "resource": self._settings.resource,
-                "config_toml": self._settings.config_toml,
-                "silent_s": time.monotonic() - self._turned_s,
-            }
+        """The state of everything after the last turn, as plain values."""
+        return {**self._status, "silent_s": time.monotonic() - self._turned_s}
 
     def scale(self, feeders: int) -> None:
-        with self._lock:
-            self._wanted, self._is_scaled = feeders, True
+        self._scaled = feeders
+
+    def _describe(self, *, is_starting: bool) -> dict[str, Any]:
+        return {
+            **self._plan.status(time.monotonic()),
+            "target": self._plan.wanted if self._scaled is None else self._scaled,
+            "is_starting": is_starting,
+            "published": [list(each) for each in self._published or ()],
+            "lookup": f"feeder://{self._lookup.address}" if self._lookup else "",
+            "endpoints_file": self._request.endpoints_file,
+            "list_problem": self._list_problem,
+            "resource": self._request.resource,
+            "config_toml": self._request.config_toml,
+        }
 
     def _loop(self) -> None:
         while True:
@@ -109,36 +111,31 @@ class Controller:
         self._collect()
         now_s = time.monotonic()
         if now_s >= self._hosts_due_s:
-            hosts = ray_hosts.find_hosts(self._settings.resource)
-            with self._lock:
-                self._plan.hosts = hosts
+            self._plan.hosts = ray_hosts.find_hosts(self._request.resource)
             self._hosts_due_s = now_s + _HOSTS_EVERY_S
-        with self._lock:
-            self._plan.wanted = self._wanted
-            launches, ended = self._plan.decide(now_s)
-            published = self._plan.published()
-            self._turned_s = now_s
-        is_known = not self._adopted or now_s >= self._publish_by_s
-        if published != self._published and is_known:
+        if self._scaled is not None:
+            self._plan.wanted = self._scaled
+        launches = self._plan.decide(now_s)
+        self._turned_s = now_s
+        published = self._plan.published()
+        if published != self._published and (not self._adopted or now_s >= self._publish_by_s):
             self._publish(published)  # first: nothing may hold up what clients need to know
-        for launch in ended:
-            self._end(launch)
+        for launch in self._plan.ending():
+            self._end(self._actors[launch])
         self._start(launches)
-        self._has_hosts = True
+        self._status = self._describe(is_starting=False)
 
     def _adopt(self) -> None:
         """Take over the feeders that an earlier controller launched."""
-        kept = ray_hosts.load_kept(self._settings.namespace)
-        with self._lock:
-            if kept is not None and not self._is_scaled:
-                self._wanted = kept.wanted
+        kept = ray_hosts.load_kept(self._request.namespace)
+        if kept is not None:
+            self._plan.wanted = kept.wanted
         for launch in kept.launches if kept is not None else ():
-            handle = ray_hosts.find_actor(launch, self._settings.namespace)
+            handle = ray_hosts.find_actor(launch, self._request.namespace)
             if handle is not None:
-                self._actors[launch.launch] = actor = _Actor(launch, handle)
+                self._actors[launch] = actor = _Actor(launch, handle)
                 self._watch(actor)
-                with self._lock:
-                    self._plan.adopt(launch, time.monotonic())
+                self._plan.adopt(launch, time.monotonic())
         self._adopted = {*self._actors}
         self._publish_by_s = time.monotonic() + _ADOPTION_MAX_S
         self._is_adopting = False
@@ -162,7 +159,6 @@ class Controller:
                 self._forget(actor, "it did not end in time and was killed")
 
     def _report(self, actor: _Actor) -> None:
-        launch = actor.launch.launch
         try:
             state = ray_hosts.result_of(actor.future)
         except ray_hosts.AwayError:
@@ -172,75 +168,63 @@ class Controller:
         except ray_hosts.GoneError as error:
             self._forget(actor, str(error))
             return
-        version = int(state["version"])
-        is_new, actor.version = version != actor.version, version
-        if state["state"] == "ended":
-            actor.future = None
-        else:
+        actor.seen, now_s = state["state"], time.monotonic()
+        if actor.seen != "starting":
+            self._adopted.discard(actor.launch)
+        match actor.seen:
+            case "starting":
+                self._plan.placed(actor.launch, now_s)
+            case "ready":
+                self._plan.ready(actor.launch, msgspec.convert(state["facts"], StartFacts), now_s)
+            case _:
+                self._plan.failed(actor.launch, str(state["last_line"]), now_s)
+        actor.future = None
+        if actor.seen != "ended":
             self._watch(actor)
-        if not is_new and actor.future is not None:
-            return
-        now_s = time.monotonic()
-        with self._lock:
-            match state["state"]:
-                case "ended":
-                    self._plan.failed(launch, str(state["last_line"]), now_s)
-                case "ready":
-                    facts = msgspec.convert(state["facts"], StartFacts)
-                    self._plan.ready(launch, facts, now_s)
-                case _:
-                    self._plan.placed(launch, now_s)
-        if state["state"] != "starting":
-            self._adopted.discard(launch)
 
     def _watch(self, actor: _Actor) -> None:
-        actor.future = actor.handle.watch.remote(actor.version, _WATCH_S)
+        actor.future = actor.handle.watch.remote(actor.seen, _WATCH_S)
 
     def _forget(self, actor: _Actor, reason: str) -> None:
         """Kill what is left of a launch, and report it lost."""
-        launch = actor.launch.launch
-        self._actors.pop(launch, None)
-        self._adopted.discard(launch)
+        self._actors.pop(actor.launch, None)
+        self._adopted.discard(actor.launch)
         self._hosts_due_s = 0.0  # a lost host must not be chosen again
-        with self._lock:
-            self._plan.lost(launch, reason, time.monotonic())
+        self._plan.lost(actor.launch, reason, time.monotonic())
         try:
             if actor.handle is not None:
                 ray_hosts.kill_actor(actor.handle)
         except Exception:  # noqa: BLE001 -- as in the loop; what is lost must be replaced
-            _log.warning("feeder launch %d could not be killed", launch, exc_info=True)
+            _log.warning("%s could not be killed", actor.launch, exc_info=True)
 
-    def _end(self, launch: int) -> None:
-        actor = self._actors[launch]
+    def _end(self, actor: _Actor) -> None:
+        if actor.end_by_s is not None:
+            return
         actor.future, actor.end_by_s = None, time.monotonic() + _END_MAX_S
         try:
             actor.future = actor.handle.end.remote()
         except Exception:  # noqa: BLE001 -- as in the loop; the turn's launches must be started
-            _log.warning("feeder launch %d could not be ended", launch, exc_info=True)
+            _log.warning("%s could not be ended", actor.launch, exc_info=True)
 
     def _start(self, launches: Iterable[Launch]) -> None:
         actors = [_Actor(launch) for launch in launches]
-        self._actors |= {actor.launch.launch: actor for actor in actors}
+        self._actors |= {actor.launch: actor for actor in actors}
         try:
-            self._keep()  # before an actor exists that a later controller would not know
+            # Before an actor exists that a later controller would not know.
+            kept = Kept(wanted=self._plan.wanted, launches=tuple(self._actors))
+            if kept != self._kept:
+                ray_hosts.keep(kept, self._request.namespace)
+                self._kept = kept
             for actor in actors:
-                actor.handle = ray_hosts.start_actor(actor.launch, self._settings)
+                actor.handle = ray_hosts.start_actor(actor.launch, self._request)
                 self._watch(actor)
         finally:
             for actor in actors:
                 if actor.handle is None:
                     self._forget(actor, "Ray's head did not answer")
 
-    def _keep(self) -> None:
-        with self._lock:
-            launches = tuple(actor.launch for actor in self._actors.values())
-            kept = Kept(wanted=self._wanted, launches=launches)
-        if kept != self._kept:
-            ray_hosts.keep(kept, self._settings.namespace)
-            self._kept = kept
-
     def _publish(self, published: Published) -> None:
-        text, path = format_list(published), self._settings.endpoints_file
+        text, path = format_list(published), self._request.endpoints_file
         if self._lookup is not None:
             self._lookup.publish(text)
         problem = ""
@@ -251,6 +235,5 @@ class Controller:
                 problem = f"{path} cannot be written on the head: {error.strerror}"
                 if problem != self._list_problem:
                     _log.warning("%s", problem)
-        with self._lock:
-            self._list_problem = problem
-            self._published = published if not problem else None  # written again at the next turn
+        self._list_problem = problem
+        self._published = published if not problem else None  # written again at the next turn

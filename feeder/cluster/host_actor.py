@@ -42,22 +42,20 @@ class HostActor:
         self._process: subprocess.Popen[bytes] | None = None
         self._is_ending = False
         self._changed = threading.Condition()
-        self._version, self._state, self._last_line = 1, "starting", ""
+        self._state, self._last_line = "starting", ""
         self._facts: StartFacts | None = None
         self._thread = threading.Thread(target=self._run, name="feeder daemon", daemon=True)
         self._thread.start()
 
-    def watch(self, seen: int, timeout_s: float) -> dict[str, Any]:
-        """The daemon's state once its version is not ``seen``, or after ``timeout_s``.
+    def watch(self, seen: str, timeout_s: float) -> dict[str, Any]:
+        """The daemon's state once it is not ``seen``, or after ``timeout_s``.
 
-        "version" grows with every change of "state", which is "starting", "ready" or "ended".
-        "facts" are those of its start, or None. "last_line" of its log is without the prefix; it is
-        the reason once the daemon has ended.
+        "state" is "starting", then "ready", then "ended". "facts" are those of its start, or None.
+        "last_line" of its log is without the prefix; it is the reason once the daemon has ended.
         """
         with self._changed:
-            self._changed.wait_for(lambda: self._version != seen, timeout_s)
+            self._changed.wait_for(lambda: self._state != seen, timeout_s)
             return {
-                "version": self._version,
                 "state": self._state,
                 "facts": self._facts and dataclasses.asdict(self._facts),
                 "last_line": self._last_line,
@@ -116,13 +114,10 @@ class HostActor:
         self._change("ended", last)
 
     def _change(self, state: str, line: str) -> None:
-        """Take a new state; a new line alone wakes nothing that waits."""
         with self._changed:
+            self._state = state
             self._last_line = line.removeprefix(PREFIX).removeprefix("error: ")
-            if state != self._state:
-                self._state = state
-                self._version += 1
-                self._changed.notify_all()
+            self._changed.notify_all()
 
 
 if __name__ == "__main__":

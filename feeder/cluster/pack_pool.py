@@ -9,14 +9,13 @@ that a repeated task is not counted twice.
 """
 
 import os
-import time
 from collections.abc import Iterable
 from itertools import islice
 from typing import Any, Final
 
 import msgspec
 
-from feeder.cluster.command import RayChild, error_of
+from feeder.cluster.command import RayChild
 from feeder.errors import PeerError, ResourceError
 from feeder.pack.task_pool import Message, Messages, perform_here, raise_error
 from feeder.process.child import SINGLE_THREADS
@@ -48,45 +47,32 @@ def run_on_ray(
     waiting = iter(tasks)
     running = 0
     with RayChild(request) as child:
-        answer = _next(child, CONNECT_MAX_S, f"joining the Ray cluster at {address or 'auto'}")
-        if "error" in answer:
-            raise error_of(answer)
-        at_once = at_once or max(1, int(answer["cpus"]))
-        while True:
-            for task in islice(waiting, at_once - running):
-                _send(child, msgspec.to_builtins(task))
-                running += 1
-            if not running:
-                return
-            message = _next(child, STALL_S, "waiting for a task")
-            if message["kind"] == "error":
-                raise_error(message)
-            running -= message["kind"] == "done"
-            yield message
+        try:
+            at_once = at_once or max(1, int(_next(child, CONNECT_MAX_S)["cpus"]))
+            child.doing = "waiting for a task"
+            while True:
+                for task in islice(waiting, at_once - running):
+                    child.send(msgspec.to_builtins(task))
+                    running += 1
+                if not running:
+                    return
+                message = _next(child, STALL_S)
+                if message["kind"] == "error":
+                    raise_error(message)
+                running -= message["kind"] == "done"
+                yield message
+        except EOFError as end:
+            raise ResourceError(f"the connection to Ray was lost ({end}); {_RESUMABLE}") from None
 
 
-def _send(child: RayChild, message: Message) -> None:
+def _next(child: RayChild, limit_s: float) -> Message:
     try:
-        child.send(message)
-    except EOFError as end:
-        raise _lost(end) from None
-
-
-def _next(child: RayChild, limit_s: float, doing: str) -> Message:
-    by_s = time.monotonic() + limit_s
-    try:
-        while (message := child.receive(by_s)) is not None:
-            if "doing" not in message:
-                return message
-    except EOFError as end:
-        raise _lost(end) from None
-    raise PeerError(
-        f"Ray did not answer within {limit_s:g} s, {doing}: see `ray status`; {_RESUMABLE}"
-    )
-
-
-def _lost(end: EOFError) -> ResourceError:
-    return ResourceError(f"the connection to Ray was lost ({end}); {_RESUMABLE}")
+        return child.receive(limit_s)
+    except TimeoutError:
+        raise PeerError(
+            f"Ray did not answer within {limit_s:g} s, {child.doing}: see `ray status`; "
+            f"{_RESUMABLE}"
+        ) from None
 
 
 def perform_task(module: str, setup: dict[str, Any], task: dict[str, Any]) -> list[dict[str, Any]]:

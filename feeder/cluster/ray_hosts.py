@@ -20,7 +20,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from feeder.cluster.command import last_line
 from feeder.cluster.host_actor import HostActor
 from feeder.cluster.policy.plan import Launch, name_feeder
-from feeder.cluster.settings import Kept, Settings, serve_options
+from feeder.cluster.settings import Kept, Request, serve_options
 from feeder.errors import PeerError
 from feeder.installation import install_command
 
@@ -57,21 +57,21 @@ def _nodes() -> list[dict[str, Any]]:
     return [node for node in nodes() if node["Alive"]]
 
 
-def start_actor(launch: Launch, settings: Settings) -> Any:
+def start_actor(launch: Launch, request: Request) -> Any:
     """Begin to start the actor of a launch on its host; its handle, at once."""
     return (
         ray.remote(HostActor)
         .options(
             name=_name_actor(launch),
-            namespace=settings.namespace,
+            namespace=request.namespace,
             lifetime="detached",  # the controller's death must not end feeders
             max_restarts=0,  # the plan decides where to launch again
             num_cpus=0,
-            resources={settings.resource: 1},
+            resources={request.resource: 1},
             max_concurrency=_THREADS,
             scheduling_strategy=NodeAffinitySchedulingStrategy(launch.host_id, soft=False),
         )
-        .remote(settings.config_toml, serve_options(settings, launch))
+        .remote(request.config_toml, serve_options(request, launch))
     )
 
 

@@ -1,7 +1,8 @@
 """A process that uses Ray for ``command.RayChild``: ``ray.init`` may hang, or end the process.
 
     standard input    the request, and for a packing the tasks after it: JSON, one a line
-    standard output   {"doing": …} before each step that may hang, then the results
+    standard output   {"doing": …} before each step that may hang, then the result, or for a packing
+                      those of tasks; {"failed": …} for an error
     standard error    what Ray writes, which also gets what it prints
 
 It dies with its parent, which kills it at the deadline.
@@ -16,7 +17,7 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 import msgspec
@@ -25,7 +26,6 @@ from feeder.cluster.command import last_line
 from feeder.cluster.settings import (
     CONTROLLER,
     Request,
-    Settings,
     check_binds,
     check_version,
     explain_missing,
@@ -126,20 +126,19 @@ class _Command:
         from feeder.cluster import ray_hosts  # which imports Ray
 
         self._hosts = ray_hosts
-        controller = ray_hosts.find_actor(CONTROLLER, request.namespace)
+        self._controller = ray_hosts.find_actor(CONTROLLER, request.namespace)
         if request.do == "up":
-            if controller is not None:
+            if self._controller is not None:
                 raise ConfigError(
                     "feeders run in this Ray cluster already: change their number with `feeder "
                     "cluster scale N`, or `feeder cluster down` first"
                 )
-            assert request.settings is not None
-            return self._up(request.settings)
-        if controller is None:
+            return self._up()
+        if self._controller is None:
             raise PeerError(
                 "no feeders run in this Ray cluster: start them with `feeder cluster up`"
             )
-        status: dict[str, Any] = self._get(controller.status.remote())
+        status: dict[str, Any] = self._call("status")
         if request.config_toml and request.config_toml != status["config_toml"]:
             raise ConfigError(
                 "the feeders run with another configuration than --config: leave --config out, or "
@@ -148,12 +147,11 @@ class _Command:
         if request.do == "status":
             return status
         self._report({"doing": f"{request.do}: the controller was asked"})
-        self._get(controller.scale.remote(request.feeders or 0))
-        if request.do == "scale":
-            return self._await_feeders(controller, request.feeders or 0)
-        return self._down(controller)
+        self._call("scale", request.feeders)
+        return self._await_feeders(request.feeders) if request.do == "scale" else self._down()
 
-    def _get(self, future: Any) -> Any:
+    def _call(self, method: str, *arguments: int) -> Any:
+        future = getattr(self._controller, method).remote(*arguments)
         try:
             return self._ray.get(future, timeout=max(0.1, self._by_s - time.monotonic()))
         except self._ray.exceptions.GetTimeoutError:
@@ -166,66 +164,70 @@ class _Command:
             reason = own[-1] if own else _first_line(error)
             raise PeerError(f"the controller has ended: {reason}") from None
 
-    def _up(self, settings: Settings) -> dict[str, Any]:
+    def _poll(self) -> Iterator[dict[str, Any]]:
+        """The controller's status, until the time is over."""
+        while True:
+            yield self._call("status")
+            if time.monotonic() + _POLL_S >= self._by_s:
+                return
+            time.sleep(_POLL_S)
+
+    def _up(self) -> dict[str, Any]:
         from feeder.cluster.controller import Controller
 
-        hosts = self._hosts.find_hosts(settings.resource)
+        request = self._request
+        hosts = self._hosts.find_hosts(request.resource)
         if not hosts:
-            name = settings.resource
+            name = request.resource
             raise ResourceError(
                 f"no host of the Ray cluster offers the resource {name!r}: start Ray on the "
                 f"feeders' hosts with `ray start --address=… --resources='{{\"{name}\": 1}}'`"
             )
-        check_binds(settings.binds, [*hosts.values()])
-        self._hosts.clear(self._request.namespace)
-        settings = msgspec.structs.replace(settings, feeders=settings.feeders or len(hosts))
+        check_binds(request.binds, [*hosts.values()])
+        self._hosts.clear(request.namespace)
+        request = msgspec.structs.replace(request, feeders=request.feeders or len(hosts))
         self._report({"doing": "starting the controller on the head"})
         head = self._hosts.find_head()
         # Where nothing protects look-ups, they are answered for this machine only.
-        is_safe = settings.secret_key or settings.is_insecure or head.startswith("127.")
-        controller = (
+        is_safe = request.secret_key or request.is_insecure or head.startswith("127.")
+        self._controller = (
             self._ray.remote(Controller)
             .options(
                 name=CONTROLLER,
-                namespace=self._request.namespace,
+                namespace=request.namespace,
                 lifetime="detached",
                 max_restarts=-1,
                 num_cpus=0,
                 max_concurrency=8,
                 resources={"node:__internal_head__": 0.001},
             )
-            .remote(msgspec.json.encode(settings), head if is_safe else "127.0.0.1")
+            .remote(msgspec.json.encode(request), head if is_safe else "127.0.0.1")
         )
-        return self._await_feeders(controller, settings.feeders)
+        return self._await_feeders(request.feeders)
 
-    def _await_feeders(self, controller: Any, wanted: int) -> dict[str, Any]:
+    def _await_feeders(self, wanted: int) -> dict[str, Any]:
         """The status once all feeders serve that can, or the time is over."""
         self._report({"doing": "waiting for the feeders"})
-        while True:
-            status: dict[str, Any] = self._get(controller.status.remote())
-            possible = min(wanted, status["hosts"])
-            slots, ready = status["slots"], status["ready"]
-            if status["wanted"] == wanted and not status["is_starting"]:
-                if len(slots) == ready == possible:
-                    return status
-                stuck = [each for each in status["problems"] if each["failures"] >= _FAILURES_MAX]
-                if stuck and ready + len(stuck) >= possible:
-                    return {**status, "is_stuck": True}
-            if time.monotonic() + _POLL_S >= self._by_s:
-                return {**status, "is_late": True}
-            time.sleep(_POLL_S)
+        status: dict[str, Any] = {}
+        for status in self._poll():
+            if status["wanted"] != wanted or status["is_starting"]:
+                continue
+            possible, ready = min(wanted, status["hosts"]), status["ready"]
+            if len(status["slots"]) == ready == possible:
+                return status
+            stuck = [each for each in status["problems"] if each["failures"] >= _FAILURES_MAX]
+            if stuck and ready + len(stuck) >= possible:
+                return {**status, "is_stuck": True}
+        return {**status, "is_late": True}
 
-    def _down(self, controller: Any) -> dict[str, Any]:
+    def _down(self) -> dict[str, Any]:
         self._report({"doing": "waiting for the feeders to drain"})
-        while True:
-            status: dict[str, Any] = self._get(controller.status.remote())
-            is_down = not status["slots"] and not status["wanted"]
-            if is_down or time.monotonic() + _POLL_S >= self._by_s:
+        for status in self._poll():
+            if not status["slots"] and not status["wanted"]:
                 break
-            time.sleep(_POLL_S)
-        self._hosts.kill_actor(controller)
+        self._hosts.kill_actor(self._controller)
         self._hosts.clear(self._request.namespace)
-        return status
+        return {}
 
 
 # --- The tasks of a packing ----------------------------------------------------------------------
@@ -288,9 +290,9 @@ def main() -> None:
         if request["do"] == "pack":
             _pack(request, report)
         else:
-            report({"result": _Command(msgspec.convert(request, Request), report).perform()})
+            report(_Command(msgspec.convert(request, Request), report).perform())
     except FeederError as error:
-        report({"error": str(error), "kind": type(error).__name__})
+        report({"failed": type(error).__name__, "text": str(error)})
     # Ray's shutdown waits for a head that may be away by now; nothing here needs it.
     os._exit(0)
 

@@ -57,22 +57,28 @@ def explain_missing() -> ResourceError:
     )
 
 
-class Settings(Struct, frozen=True, kw_only=True):
-    """All that a controller needs, fixed until the feeders are ended."""
+class Request(Struct, frozen=True, kw_only=True):
+    """A command to the cluster; that of ``up`` is all that the controller needs, too."""
 
-    config_toml: str
-    """The effective configuration of every feeder."""
-    binds: tuple[str, ...]
-    is_insecure: bool
-    secret_key: str
-    client_keys: str
-    feeders: int
-    """Wanted at first; 0 in a request: one on every host."""
-    resource: str
+    do: Literal["up", "status", "scale", "down"]
+    address: str
+    """HOST:PORT of Ray's head; empty for the cluster of this machine."""
     namespace: str
-    endpoints_file: str
+    timeout_s: float
+    feeders: int = 0
+    """For up and scale; 0: one on every host."""
+    config_toml: str = ""
+    """The effective configuration of every feeder; empty for any, except for up."""
+
+    # Only for up
+    binds: tuple[str, ...] = ()
+    is_insecure: bool = False
+    secret_key: str = ""
+    client_keys: str = ""
+    resource: str = RESOURCE
+    endpoints_file: str = ""
     """Empty for none."""
-    lookup_port: int
+    lookup_port: int = LOOKUP_PORT
     """0 for no look-up."""
 
 
@@ -81,22 +87,6 @@ class Kept(Struct, frozen=True, kw_only=True):
 
     wanted: int
     launches: tuple[Launch, ...] = ()
-
-
-class Request(Struct, frozen=True, kw_only=True):
-    """A command to the cluster."""
-
-    do: Literal["up", "status", "scale", "down"]
-    address: str
-    """HOST:PORT of Ray's head; empty for the cluster of this machine."""
-    namespace: str
-    timeout_s: float
-    feeders: int | None = None
-    """For scale."""
-    settings: Settings | None = None
-    """For up."""
-    config_toml: str = ""
-    """That the feeders must run with; empty for any."""
 
 
 # --- What the feeder of each host binds, from the one configuration of all hosts -----------------
@@ -130,12 +120,12 @@ def check_binds(binds: Sequence[str], addresses: Sequence[str]) -> None:
             )
 
 
-def serve_options(settings: Settings, launch: Launch) -> list[str]:
+def serve_options(request: Request, launch: Launch) -> list[str]:
     """Further arguments of ``feeder serve`` for a launch: its slot's name, what its host binds."""
     options = ["--name", name_feeder(launch.slot)]
-    for bind in binds_on(settings.binds, launch.address):
+    for bind in binds_on(request.binds, launch.address):
         options += ["--bind", bind]
-    return [*options, "--insecure"] if settings.is_insecure else options
+    return [*options, "--insecure"] if request.is_insecure else options
 
 
 def binds_on(binds: Sequence[str], address: str) -> list[str]:

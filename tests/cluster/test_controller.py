@@ -12,7 +12,7 @@ import msgspec
 import pytest
 
 from feeder.cluster.policy.plan import Launch
-from feeder.cluster.settings import Kept, Settings
+from feeder.cluster.settings import Kept, Request
 
 HOSTS = {f"id{number}": f"10.0.0.{number}" for number in range(1, 4)}
 
@@ -37,7 +37,7 @@ class Actor:
         self.watch = SimpleNamespace(remote=self._watch)
         self.end = SimpleNamespace(remote=self._end)
 
-    def _watch(self, seen: int, timeout_s: float) -> Future:
+    def _watch(self, seen: str, timeout_s: float) -> Future:
         self.watching = Future()
         return self.watching
 
@@ -48,8 +48,7 @@ class Actor:
     def serve(self) -> None:
         address = self.launch.address
         facts = {"endpoints": [[f"tcp://{address}:5555"]], "data": {}, "libraries": {}}
-        state = {"version": 2, "state": "ready", "facts": {**facts, "self_test": "1"}}
-        self.watching.value = {**state, "last_line": "ready"}
+        self.watching.value = {"state": "ready", "facts": {**facts, "self_test": "1"}}
 
 
 class Ray(ModuleType):
@@ -71,7 +70,7 @@ class Ray(ModuleType):
             raise ConnectionError
         return dict(self.hosts)
 
-    def start_actor(self, launch: Launch, settings: Settings) -> Actor:
+    def start_actor(self, launch: Launch, request: Request) -> Actor:
         assert self.kept is not None
         assert launch in self.kept.launches, "a later controller would not know it"
         self.actors[launch.launch] = Actor(launch)
@@ -111,19 +110,16 @@ class Cluster:
         self.restart()
 
     def restart(self, feeders: int = 2) -> None:
-        settings = Settings(
-            config_toml="",
-            binds=("tcp://*:5555",),
-            is_insecure=True,
-            secret_key="",
-            client_keys="",
-            feeders=feeders,
-            resource="feeder",
+        request = Request(
+            do="up",
+            address="",
             namespace="feeder",
+            timeout_s=30,
+            feeders=feeders,
             endpoints_file=str(self.path),
             lookup_port=0,
         )
-        self.controller = self.module.Controller(msgspec.json.encode(settings), "127.0.0.1")
+        self.controller = self.module.Controller(msgspec.json.encode(request), "127.0.0.1")
 
     def turn(self) -> dict[str, str]:
         """The list after a turn: addresses by name."""
@@ -176,8 +172,7 @@ def test_a_lost_host_leaves_the_list_and_a_free_one_takes_its_name(cluster: Clus
 def test_a_daemon_that_ends_is_blamed_on_its_host(cluster: Cluster) -> None:
     serve_both(cluster)
     failed = cluster.actor_of(1)
-    state = {"version": 3, "state": "ended", "last_line": "dataset d is missing"}
-    failed.watching.value = state
+    failed.watching.value = {"state": "ended", "last_line": "dataset d is missing"}
     assert cluster.turn() == {"feeder-0": "10.0.0.1"}
     failed.ending.value = True
     cluster.actor_of(1).serve()  # on the third host
@@ -193,7 +188,7 @@ def test_a_feeder_whose_end_ray_does_not_accept_is_replaced_and_killed(
     monkeypatch.setattr(cluster.module, "_END_MAX_S", 0.0)
     failed = cluster.actor_of(1)
     failed.end.remote = None  # a call raises, as Ray's may while its head is away
-    failed.watching.value = {"version": 3, "state": "ended", "last_line": "dataset d is missing"}
+    failed.watching.value = {"state": "ended", "last_line": "dataset d is missing"}
     assert cluster.turn() == {"feeder-0": "10.0.0.1"}
     cluster.actor_of(1).serve()  # on the third host
     assert cluster.turn() == {"feeder-0": "10.0.0.1", "feeder-1": "10.0.0.3"}

@@ -36,14 +36,14 @@ def family_of(parent: int) -> list[psutil.Process]:
 def test_a_daemon_becomes_ready_and_is_ended(dataset: Path) -> None:
     endpoint = f"tcp://127.0.0.1:{free_port()}"
     actor = HostActor(configuration(dataset), ["--bind", endpoint, "--name", "feeder-3"])
-    state = actor.watch(1, DEADLINE_S)
+    state = actor.watch("starting", DEADLINE_S)
     assert state["state"] == "ready", state
     assert state["facts"]["endpoints"] == ((endpoint,),)
     assert list(state["facts"]["data"]) == ["d"]
     assert request_counters(endpoint, DEADLINE_S)
     family = family_of(os.getpid())
     actor.end()
-    assert actor.watch(state["version"], DEADLINE_S)["state"] == "ended"
+    assert actor.watch("ready", DEADLINE_S)["state"] == "ended"
     wait_until(lambda: not any(map(is_alive, family)), "all of its processes are gone")
 
 
@@ -51,16 +51,16 @@ def test_a_daemon_that_cannot_start_or_is_killed_leaves_its_reason(
     dataset: Path, tmp_path: Path
 ) -> None:
     bind = ["--bind", f"tcp://127.0.0.1:{free_port()}"]
-    state = HostActor(configuration(tmp_path / "gone"), bind).watch(1, DEADLINE_S)
+    state = HostActor(configuration(tmp_path / "gone"), bind).watch("starting", DEADLINE_S)
     assert state["state"] == "ended"
     assert "gone" in state["last_line"]
     assert not state["last_line"].startswith("feeder:")
     actor = HostActor(configuration(dataset), bind)
-    ready = actor.watch(1, DEADLINE_S)
+    ready = actor.watch("starting", DEADLINE_S)
     assert ready["state"] == "ready", ready
     for process in family_of(os.getpid()):
         process.send_signal(signal.SIGKILL)
-    ended = actor.watch(ready["version"], DEADLINE_S)
+    ended = actor.watch("ready", DEADLINE_S)
     assert ended["state"] == "ended"
     assert "was ended by signal 9" in ended["last_line"]
 
@@ -70,9 +70,9 @@ def test_a_daemon_dies_with_the_process_that_runs_it(dataset: Path) -> None:
         "import sys\n"
         "from feeder.cluster.host_actor import HostActor\n"
         "actor = HostActor(sys.argv[1], sys.argv[2:])\n"
-        "sys.stdout.write(actor.watch(1, 60.0)['state'] + '\\n')\n"
+        "sys.stdout.write(actor.watch('starting', 60.0)['state'] + '\\n')\n"
         "sys.stdout.flush()\n"
-        "actor.watch(2, 600.0)\n"
+        "actor.watch('ready', 600.0)\n"
     )
     bind = f"tcp://127.0.0.1:{free_port()}"
     parent = subprocess.Popen(

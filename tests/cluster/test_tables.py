@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from feeder.cluster.policy.plan import Launch
-from feeder.cluster.settings import Settings, binds_on, check_binds, serve_options
+from feeder.cluster.settings import Request, binds_on, check_binds, serve_options
 from feeder.cluster.show import describe_shortfall, format_status
 from feeder.errors import ConfigError
 
@@ -27,20 +27,16 @@ SIMULATED = ["127.0.0.21", "127.0.0.22"]
 def test_a_bind_becomes_the_hosts_own(bind: str, address: str, bound: str) -> None:
     """And a replacement has the name of its slot, whatever its launch."""
     assert binds_on([bind], address) == [bound]
-    settings = Settings(
-        config_toml="",
+    request = Request(
+        do="up",
+        address="",
+        namespace="",
+        timeout_s=30,
         binds=(bind, bind),
         is_insecure=bind.endswith("*:5555"),
-        secret_key="",
-        client_keys="",
-        feeders=9,
-        resource="feeder",
-        namespace="feeder",
-        endpoints_file="",
-        lookup_port=0,
     )
-    options = serve_options(settings, Launch(77, 8, "id", address))
-    insecure = ["--insecure"] * settings.is_insecure
+    options = serve_options(request, Launch(77, 8, "id", address))
+    insecure = ["--insecure"] * request.is_insecure
     assert options == ["--name", "feeder-8", "--bind", bound, *insecure]
 
 

@@ -1,7 +1,7 @@
 """Which host runs which feeder: a state machine without Ray, clock or I/O.
 
     what happened   the number wanted, the hosts that offer the resource, what became of each launch
-    ``decide``      what to do about it: launch feeders on hosts, end others
+    what to do      ``decide`` launches feeders on hosts; ``ending`` are to be ended
 
 A feeder has a *slot*, a number 0 .. wanted-1, for as long as it is wanted: a replacement takes the
 slot of the feeder that was lost, and with it the name and the lanes. A *launch* is one attempt to
@@ -17,7 +17,6 @@ agrees with the feeders that were ready before it; a host whose feeder fails is 
 exponential backoff, while its slot goes to another host that is free.
 """
 
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any, Final, Literal
@@ -45,10 +44,9 @@ class Launch:
 
 @dataclass(slots=True)
 class _Run:
-    launch: Launch
     state: Literal["placing", "starting", "ready", "ending"]
     since_s: float
-    facts: StartFacts | None = None
+    facts: StartFacts | None = None  # once it is ready
 
 
 @dataclass(slots=True)
@@ -57,21 +55,20 @@ class _Record:
 
     address: str
     policy: RestartPolicy = field(default_factory=RestartPolicy)
-    reason: str = ""
+    reason: str = ""  # empty once its feeder is ready; the backoff is kept for a relapse
     retry_at_s: float = 0.0
 
 
 class ClusterPlan:
     """The feeders of one cluster: report what happened, in any order, then ``decide``."""
 
-    def __init__(self, first_launch: int) -> None:
+    def __init__(self, first_launch: int, wanted: int) -> None:
         """``first_launch`` is above the numbers of all launches before."""
-        self.wanted = 0
+        self.wanted = wanted
         self.hosts: dict[str, str] = {}
         """All hosts that offer the resource now: their addresses by id."""
         self._next_launch = first_launch
-        self._runs: dict[int, _Run] = {}
-        self._ended: list[int] = []  # not passed on yet
+        self._runs: dict[Launch, _Run] = {}
         self._records: dict[str, _Record] = {}
         self._last_host: dict[int, str] = {}  # by slot: its page cache may still be warm
 
@@ -79,99 +76,45 @@ class ClusterPlan:
 
     def adopt(self, launch: Launch, now_s: float) -> None:
         """A feeder runs that an earlier controller launched."""
-        self._runs.setdefault(launch.launch, _Run(launch, "starting", now_s))
+        self._runs.setdefault(launch, _Run("starting", now_s))
         self._next_launch = max(self._next_launch, launch.launch + 1)
 
-    def placed(self, launch: int, now_s: float) -> None:
+    def placed(self, launch: Launch, now_s: float) -> None:
         """The launch's process runs on its host, and the daemon is being started."""
         run = self._runs.get(launch)
         if run is not None and run.state == "placing":
             run.state, run.since_s = "starting", now_s
 
-    def ready(self, launch: int, facts: StartFacts, now_s: float) -> None:
+    def ready(self, launch: Launch, facts: StartFacts, now_s: float) -> None:
         """The launch's daemon serves."""
         run = self._runs.get(launch)
         if run is None or run.state not in ("placing", "starting"):
             return
-        older = (each for each in self._runs.values() if each.state == "ready")
-        first = min(older, key=lambda each: each.launch.launch, default=None)
-        if first is not None and first.facts is not None:
-            difference = describe_difference(first.launch.address, first.facts, facts)
+        older = [each for each in self._runs if self._runs[each].state == "ready"]
+        first = min(older, key=lambda each: each.launch, default=None)
+        expected = self._runs[first].facts if first is not None else None
+        if first is not None and expected is not None:
+            difference = describe_difference(first.address, expected, facts)
             if difference:
                 self.failed(launch, difference, now_s)
                 return
         run.state, run.since_s, run.facts = "ready", now_s, facts
-        self._last_host[run.launch.slot] = run.launch.host_id
-        record = self._records.get(run.launch.host_id)
-        if record is not None:
-            record.reason = ""  # what held it back is over; its backoff is kept for a relapse
+        self._last_host[launch.slot] = launch.host_id
+        if launch.host_id in self._records:
+            self._records[launch.host_id].reason = ""
 
-    def failed(self, launch: int, reason: str, now_s: float) -> None:
+    def failed(self, launch: Launch, reason: str, now_s: float) -> None:
         """The launch's daemon could not start, or ended by itself."""
         run = self._runs.get(launch)
         if run is not None and run.state != "ending":
-            self._blame(run.launch, reason, now_s)
-            self._end(run, now_s)
+            self._blame(launch, reason, now_s)
+            run.state, run.since_s = "ending", now_s
 
-    def lost(self, launch: int, reason: str, now_s: float) -> None:
+    def lost(self, launch: Launch, reason: str, now_s: float) -> None:
         """The launch is gone: ended as decided, alone, or with its host."""
         run = self._runs.pop(launch, None)
         if run is not None and run.state != "ending":
-            self._blame(run.launch, reason, now_s)
-
-    # --- What to do ------------------------------------------------------------------------------
-
-    def decide(self, now_s: float) -> tuple[list[Launch], list[int]]:
-        """The launches to carry out, and those to end: each daemon drains, then it is ``lost``.
-
-        ``hosts`` must be as they are after the last loss: a lost host must not be chosen again.
-        """
-        taken: set[int] = set()
-        for run in self._runs.values():
-            if run.state == "placing" and now_s - run.since_s >= PLACING_MAX_S:
-                reason = (
-                    f"Ray started no process there within {PLACING_MAX_S:.0f} s: see `ray status` "
-                    "for what holds its resource, and the logs of its raylet"
-                )
-                self.failed(run.launch.launch, reason, now_s)
-            slot = run.launch.slot
-            if run.state != "ending" and (slot >= self.wanted or slot in taken):
-                self._end(run, now_s)
-            if run.state != "ending":
-                taken.add(slot)
-        busy = {run.launch.host_id for run in self._runs.values()}
-        self._records = {
-            host_id: record
-            for host_id, record in self._records.items()
-            if host_id in self.hosts or host_id in busy
-        }
-        launches = [*self._fill(taken, busy, now_s)]
-        ended = [launch for launch in self._ended if launch in self._runs]
-        self._ended.clear()
-        return launches, ended
-
-    def _fill(self, taken: set[int], busy: set[str], now_s: float) -> Iterator[Launch]:
-        for host_id, record in self._records.items():
-            if record.retry_at_s > now_s:
-                busy = busy | {host_id}
-        free = {host_id: at for host_id, at in self.hosts.items() if host_id not in busy}
-        for slot in range(self.wanted):
-            if slot in taken or not free:
-                continue
-            last = self._last_host.get(slot)
-            host_id, address = min(
-                free.items(),
-                key=lambda host: (self._failures(host[0]), host[0] != last, _order(host[1])),
-            )
-            del free[host_id]
-            launch = Launch(self._next_launch, slot, host_id, address)
-            self._next_launch += 1
-            self._runs[launch.launch] = _Run(launch, "placing", now_s)
-            yield launch
-
-    def _failures(self, host_id: str) -> int:
-        record = self._records.get(host_id)
-        return record.policy.crashes if record is not None and record.reason else 0
+            self._blame(launch, reason, now_s)
 
     def _blame(self, launch: Launch, reason: str, now_s: float) -> None:
         """Record a failure of a host, and leave it alone for its backoff."""
@@ -180,9 +123,52 @@ class ClusterPlan:
         # Never given up: what is wrong with a host is put right while the others serve.
         record.retry_at_s = now_s + (record.policy.on_crash(now_s, has_served=True) or 0.0)
 
-    def _end(self, run: _Run, now_s: float) -> None:
-        run.state, run.since_s = "ending", now_s
-        self._ended.append(run.launch.launch)
+    # --- What to do ------------------------------------------------------------------------------
+
+    def decide(self, now_s: float) -> list[Launch]:
+        """The launches to carry out.
+
+        ``hosts`` must be as they are after the last loss: a lost host must not be chosen again.
+        """
+        taken: set[int] = set()
+        for launch, run in self._runs.items():
+            if run.state == "placing" and now_s - run.since_s >= PLACING_MAX_S:
+                reason = (
+                    f"Ray started no process there within {PLACING_MAX_S:.0f} s: see `ray status` "
+                    "for what holds its resource, and the logs of its raylet"
+                )
+                self.failed(launch, reason, now_s)
+            elif run.state != "ending" and (launch.slot >= self.wanted or launch.slot in taken):
+                run.state, run.since_s = "ending", now_s
+            elif run.state != "ending":
+                taken.add(launch.slot)
+        busy = {launch.host_id for launch in self._runs}
+        for host_id in [*self._records]:
+            if host_id not in self.hosts and host_id not in busy:
+                del self._records[host_id]
+            elif self._records[host_id].retry_at_s > now_s:
+                busy.add(host_id)
+        free = {host_id: at for host_id, at in self.hosts.items() if host_id not in busy}
+        launches = []
+        for slot in range(self.wanted):
+            if slot in taken or not free:
+                continue
+            host_id, address = min(free.items(), key=lambda host: self._preference(slot, *host))
+            del free[host_id]
+            launches.append(Launch(self._next_launch, slot, host_id, address))
+            self._next_launch += 1
+        self._runs |= {launch: _Run("placing", now_s) for launch in launches}
+        return launches
+
+    def _preference(self, slot: int, host_id: str, address: str) -> tuple[int, bool, int, str]:
+        """The least is chosen: of the hosts with fewest failures, the one that the slot had."""
+        record = self._records.get(host_id)
+        failures = record.policy.crashes if record is not None and record.reason else 0
+        return failures, self._last_host.get(slot) != host_id, *_order(address)
+
+    def ending(self) -> list[Launch]:
+        """The launches to end: each daemon drains, then it is ``lost``."""
+        return [launch for launch, run in self._runs.items() if run.state == "ending"]
 
     # --- What it is now --------------------------------------------------------------------------
 
@@ -192,31 +178,39 @@ class ClusterPlan:
         The endpoint is that of the first node process: clients learn the others from it.
         """
         listed = []
-        for run in sorted(self._runs.values(), key=lambda run: run.launch.slot):
+        for launch, run in sorted(self._runs.items(), key=lambda item: item[0].slot):
             if run.state == "ready" and run.facts is not None:
                 over_tcp = (each for each in run.facts.endpoints[0] if each.startswith("tcp://"))
-                endpoint = next(over_tcp, None)
-                if endpoint is not None:
-                    listed.append((name_feeder(run.launch.slot), endpoint))
+                listed += [(name_feeder(launch.slot), endpoint) for endpoint in over_tcp][:1]
         return tuple(listed)
 
     def status(self, now_s: float) -> dict[str, Any]:
         """The state of everything, as ``feeder cluster status --json`` has it."""
-        runs = sorted(self._runs.values(), key=lambda run: (run.launch.slot, run.launch.launch))
+        runs = sorted(self._runs.items(), key=lambda item: (item[0].slot, item[0].launch))
         records = [record for record in self._records.values() if record.reason]
+        facts = {launch.address: run.facts for launch, run in runs if run.facts is not None}
+        notes = []
+        if self.wanted > len(self.hosts):
+            offer = "1 host offers" if len(self.hosts) == 1 else f"{len(self.hosts)} hosts offer"
+            notes.append(
+                f"{self.wanted} feeders are wanted and {offer} the resource: the others start "
+                "when further hosts join"
+            )
+        if difference := describe_versions(facts):
+            notes.append(difference)
         return {
             "wanted": self.wanted,
             "hosts": len(self.hosts),
-            "ready": sum(run.state == "ready" for run in runs),
+            "ready": sum(run.state == "ready" for _, run in runs),
             "slots": [
                 {
-                    "slot": run.launch.slot,
-                    "address": run.launch.address,
+                    "slot": launch.slot,
+                    "address": launch.address,
                     "state": run.state,
                     "seconds": now_s - run.since_s,  # in this state
                     "endpoints": [] if run.facts is None else [*chain(*run.facts.endpoints)],
                 }
-                for run in runs
+                for launch, run in runs
             ],
             "problems": [
                 {
@@ -227,21 +221,8 @@ class ClusterPlan:
                 }
                 for record in sorted(records, key=lambda each: _order(each.address))
             ],
-            "notes": [*self._notes(runs)],
+            "notes": notes,
         }
-
-    def _notes(self, runs: list[_Run]) -> Iterator[str]:
-        if self.wanted > len(self.hosts):
-            offer = "1 host offers" if len(self.hosts) == 1 else f"{len(self.hosts)} hosts offer"
-            yield (
-                f"{self.wanted} feeders are wanted and {offer} the resource: the others start "
-                "when further hosts join"
-            )
-        difference = describe_versions(
-            {run.launch.address: run.facts for run in runs if run.facts is not None}
-        )
-        if difference:
-            yield difference
 
 
 def name_feeder(slot: int) -> str:

@@ -29,18 +29,14 @@ class Cluster:
     """A plan, and hosts that do what the test says."""
 
     def __init__(self, hosts: int, wanted: int) -> None:
-        self.plan = ClusterPlan(100)
+        self.plan = ClusterPlan(100, wanted)
         self.now_s = 1000.0
-        self.running: dict[int, Launch] = {}
-        self.ending: list[int] = []
+        self.running: list[Launch] = []
         self.plan.hosts = dict([*HOSTS.items()][:hosts])
-        self.want(wanted)
+        self.decide()
 
-    def decide(self) -> tuple[list[Launch], list[int]]:
-        launches, ended = self.plan.decide(self.now_s)
-        self.running |= {each.launch: each for each in launches}
-        self.ending += ended
-        return launches, ended
+    def decide(self) -> None:
+        self.running += self.plan.decide(self.now_s)
 
     def want(self, feeders: int) -> None:
         self.plan.wanted = feeders
@@ -53,39 +49,39 @@ class Cluster:
     def settle(self) -> None:
         """Let all launches become ready, and all ends happen."""
         for _ in range(10):
-            ending, self.ending = self.ending, []
-            for launch in ending:
-                self.running.pop(launch, None)
+            for launch in self.plan.ending():
+                self.running.remove(launch)
                 self.plan.lost(launch, "ended", self.now_s)
             self.decide()
-            for launch, each in self.running.items():
+            for launch in self.running:
                 self.plan.placed(launch, self.now_s)
-                self.plan.ready(launch, facts_of(each.address), self.now_s)
-            if not self.ending:
+                self.plan.ready(launch, facts_of(launch.address), self.now_s)
+            if not self.plan.ending():
                 return
 
     def launch_of(self, slot: int) -> Launch:
-        return next(each for each in self.running.values() if each.slot == slot)
+        return next(each for each in self.running if each.slot == slot)
 
     def lose(self, slot: int) -> None:
         """Lose a slot's feeder with its host."""
         launch = self.launch_of(slot)
-        del self.running[launch.launch], self.plan.hosts[launch.host_id]
-        self.plan.lost(launch.launch, "the host was lost", self.now_s)
+        self.running.remove(launch)
+        del self.plan.hosts[launch.host_id]
+        self.plan.lost(launch, "the host was lost", self.now_s)
         self.decide()
 
     def fail(self, slot: int, reason: str) -> None:
         """Have a slot's daemon end, and its actor after it."""
-        launch = self.launch_of(slot).launch
+        launch = self.launch_of(slot)
         self.plan.failed(launch, reason, self.now_s)
-        assert self.decide()[1] == [launch]
-        del self.running[launch]
+        assert self.plan.ending() == [launch]
+        self.running.remove(launch)
         self.plan.lost(launch, "ended", self.now_s)
         self.decide()
 
     @property
     def where(self) -> dict[int, str]:
-        return {each.slot: each.address for each in self.running.values()}
+        return {each.slot: each.address for each in self.running}
 
     @property
     def status(self) -> dict[str, object]:
@@ -100,7 +96,7 @@ def test_growing_launches_what_is_missing_and_shrinking_ends_the_last_slots() ->
     assert sorted(cluster.where) == [0, 1, 2, 3]
     before = cluster.where
     cluster.want(2)
-    assert sorted(cluster.running[launch].slot for launch in cluster.ending) == [2, 3]
+    assert sorted(launch.slot for launch in cluster.plan.ending()) == [2, 3]
     assert [name for name, _ in cluster.plan.published()] == ["feeder-0", "feeder-1"]  # at once
     cluster.settle()
     assert sorted(cluster.where) == [0, 1]
@@ -118,9 +114,9 @@ def test_a_replacement_takes_the_name_of_the_feeder_that_was_lost() -> None:
     cluster.settle()
     assert dict(cluster.plan.published())["feeder-0"] == "tcp://10.0.0.3:5555"
     before = cluster.plan.published()
-    cluster.plan.ready(old.launch, facts_of(old.address), cluster.now_s)  # it was only stopped
-    cluster.plan.lost(old.launch, "late", cluster.now_s)
-    assert cluster.decide() == ([], [])
+    cluster.plan.ready(old, facts_of(old.address), cluster.now_s)  # it was only stopped
+    cluster.plan.lost(old, "late", cluster.now_s)
+    assert (cluster.plan.decide(cluster.now_s), cluster.plan.ending()) == ([], [])
     assert cluster.plan.published() == before
     cluster.lose(0)
     assert sorted(cluster.where) == [1], "there is no host for the other one"
@@ -162,9 +158,9 @@ def test_a_failing_host_gives_its_slot_to_a_free_one_and_is_chosen_last_afterwar
 def test_what_ray_does_not_place_in_time_is_ended_with_a_reason() -> None:
     cluster = Cluster(hosts=1, wanted=1)
     cluster.wait(PLACING_MAX_S - 0.1)
-    assert cluster.ending == []
+    assert cluster.plan.ending() == []
     cluster.wait(0.2)
-    assert cluster.ending == [*cluster.running]
+    assert cluster.plan.ending() == cluster.running
     (problem,) = cluster.plan.status(cluster.now_s)["problems"]
     assert "Ray started no process" in problem["reason"]
 
@@ -185,10 +181,10 @@ def test_a_host_that_would_serve_other_bytes_is_not_published(
 ) -> None:
     """Libraries that differ without an effect on the self-test are a note."""
     cluster = Cluster(hosts=2, wanted=2)
-    first, second = cluster.running.values()
-    cluster.plan.ready(first.launch, facts_of(first.address), cluster.now_s)
-    cluster.plan.ready(second.launch, facts_of(second.address, **fields), cluster.now_s)
-    assert cluster.decide() == ([], [second.launch] if words else [])
+    first, second = cluster.running
+    cluster.plan.ready(first, facts_of(first.address), cluster.now_s)
+    cluster.plan.ready(second, facts_of(second.address, **fields), cluster.now_s)
+    assert cluster.plan.ending() == ([second] if words else [])
     status = cluster.plan.status(cluster.now_s)
     if not words:
         assert (status["ready"], status["problems"]) == (2, [])
@@ -202,16 +198,18 @@ def test_a_host_that_would_serve_other_bytes_is_not_published(
 
 def test_a_later_controller_adopts_what_runs_and_launches_nothing_twice() -> None:
     """Not even where Ray does not list the hosts yet; a second feeder of a slot is ended."""
-    plan = ClusterPlan(500)
-    plan.wanted = 2
-    for launch in (100, 101, 102, 102):
-        slot = min(launch - 100, 1)
-        plan.adopt(Launch(launch, slot, f"id{launch - 99}", f"10.0.0.{launch - 99}"), 0.0)
-    assert plan.decide(0.0) == ([], [102])
-    for launch in (100, 101):
-        plan.ready(launch, facts_of(f"10.0.0.{launch - 99}"), 0.0)
+    plan = ClusterPlan(500, wanted=2)
+    first, second, third = (
+        Launch(100 + number, min(number, 1), f"id{number + 1}", f"10.0.0.{number + 1}")
+        for number in range(3)
+    )
+    for launch in (first, second, third, third):
+        plan.adopt(launch, 0.0)
+    assert (plan.decide(0.0), plan.ending()) == ([], [third])
+    for launch in (first, second):
+        plan.ready(launch, facts_of(launch.address), 0.0)
     plan.hosts = HOSTS
-    assert plan.decide(0.0) == ([], [])
+    assert (plan.decide(0.0), plan.ending()) == ([], [third])
     assert [name for name, _ in plan.published()] == ["feeder-0", "feeder-1"]
 
 
@@ -229,14 +227,13 @@ def test_any_course_of_events_keeps_one_launch_a_host_and_settles(seed: int) -> 
         elif action == 1:
             cluster.plan.hosts = dict(draw.sample([*HOSTS.items()], draw.randrange(1, 6)))
         elif action < 5 and cluster.running:
-            launch = draw.choice([*cluster.running])
+            launch = draw.choice(cluster.running)
             if action == 2:
-                facts = facts_of(cluster.running[launch].address)
-                cluster.plan.ready(launch, facts, cluster.now_s)
+                cluster.plan.ready(launch, facts_of(launch.address), cluster.now_s)
             elif action == 3:
                 cluster.plan.failed(launch, "reason", cluster.now_s)
             else:
-                del cluster.running[launch]
+                cluster.running.remove(launch)
                 cluster.plan.lost(launch, "reason", cluster.now_s)
         cluster.decide()
         shown = cluster.plan.status(cluster.now_s)["slots"]
