@@ -196,21 +196,22 @@ def _request_names(arguments: argparse.Namespace) -> list[str]:
 def run_survey(arguments: argparse.Namespace) -> int:
     """Write the page, and the list of duplicates beside it; print the page's path."""
     from feeder.dataset.first_read import check_readable
-    from feeder.dataset.manifest import load_manifest
+    from feeder.dataset.opened import Dataset
     from feeder.pack.publish import read_quarantine
     from feeder.process.output_file import explain_disk_errors
     from feeder.survey.duplicates import find_duplicates, write_duplicates
     from feeder.survey.page import SURVEY_NAME, write_survey
 
-    dataset: Path = arguments.dataset
-    page: Path = arguments.out or dataset / SURVEY_NAME
-    check_readable({f"dataset {dataset}": dataset})
-    manifest = load_manifest(dataset)
-    shards = [dataset / entry.name for entry in manifest.shards]
-    duplicates = find_duplicates(shards, manifest.labels)
-    with explain_disk_errors("writing into", page.parent, "run the same command again"):
-        write_survey(dataset, manifest, read_quarantine(dataset), duplicates, page=page)
+    folder: Path = arguments.dataset
+    page: Path = arguments.out or folder / SURVEY_NAME
+    check_readable({f"dataset {folder}": folder})
+    with (
+        Dataset.open(folder) as dataset,
+        explain_disk_errors("writing into", page.parent, "run the same command again"),
+    ):
+        duplicates = find_duplicates(dataset)
+        write_survey(dataset, read_quarantine(folder), duplicates, page)
         if arguments.out is None:
-            write_duplicates(dataset, duplicates)
+            write_duplicates(folder, duplicates)
     print(page)
     return 0

@@ -108,7 +108,7 @@ class Dataset:
         view = records.view(np.uint8).data
         size = RECORD.itemsize
         for at, (shard, row) in enumerate(zip(shards.tolist(), rows.tolist(), strict=True)):
-            reader = self._reader(shard)
+            reader = self.open_shard(shard)
             if not reader.copy_record(row, view[at * size : (at + 1) * size]):
                 raise self._replaced("record of", int(sample_ids[at]), reader.path)
         inconsistent = find_inconsistent(records, self._record_labels)
@@ -135,7 +135,7 @@ class Dataset:
         stored = np.empty((len(sample_ids), self.labels.stored_bytes), np.uint8)
         shards, rows = self.layout.locate(sample_ids)
         for at, (shard, row) in enumerate(zip(shards.tolist(), rows.tolist(), strict=True)):
-            reader = self._reader(shard)
+            reader = self.open_shard(shard)
             if not reader.copy_label_row(row, stored[at].data):
                 raise self._replaced("label row of", int(sample_ids[at]), reader.path)
         return stored
@@ -155,7 +155,7 @@ class Dataset:
             sample_ids.tolist(), extents, strict=True
         ):
             shard = self._locate(sample_id)[0]
-            reader = self._reader(shard)
+            reader = self.open_shard(shard)
             if not reader.holds_blob(offset, blob_bytes):
                 raise self._damaged(sample_id, "its record points out of the shard")
             reader.read_ahead(offset, blob_bytes)
@@ -172,7 +172,7 @@ class Dataset:
         blob = into.data[:blob_bytes]
         if len(blob) < blob_bytes:
             raise ValueError(f"the scratch holds {len(blob)} bytes, the blob has {blob_bytes}")
-        self._reader(shard).read_into(offset, blob)
+        self.open_shard(shard).read_into(offset, blob)
         if checksum(blob) != expected:
             raise self._damaged(sample_id, "its checksum does not match")
         return blob
@@ -204,7 +204,7 @@ class Dataset:
         ``read_records``.
         """
         shard, row = self._locate(sample_id)
-        reader, record = self._reader(shard), np.empty(1, RECORD)
+        reader, record = self.open_shard(shard), np.empty(1, RECORD)
         if not reader.copy_record(row, record.view(np.uint8).data):
             raise self._replaced("record of", sample_id, reader.path)
         return reader.read_name(record[0])
@@ -230,7 +230,8 @@ class Dataset:
         shard, row = divmod(sample_id - long_samples, self._rows)
         return shard + self._long_shards, row
 
-    def _reader(self, shard: int) -> ProvenShard:
+    def open_shard(self, shard: int) -> ProvenShard:
+        """Return shard number ``shard``, which the dataset closes; errors as ``read_records``."""
         reader = self._readers.get(shard)
         if reader is not None:
             self._readers.move_to_end(shard)

@@ -14,6 +14,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
+from typing import Final
 
 import msgspec
 import numpy as np
@@ -30,6 +31,7 @@ from feeder.dataset.manifest import (
     ShardEntry,
     samples_in_shard,
 )
+from feeder.dataset.opened import Dataset
 from feeder.dataset.reader import ShardReader
 from feeder.dataset.writer import ShardWriter
 from feeder.errors import DatasetError
@@ -45,7 +47,9 @@ from feeder.process.output_file import fsync_folder, write_output
 from feeder.process.regular_file import read_regular
 from feeder.survey.duplicates import find_duplicates, write_duplicates
 from feeder.survey.numbers import plural
-from feeder.survey.page import write_survey
+from feeder.survey.page import SURVEY_NAME, write_survey
+
+_OPEN_SHARDS: Final = 8
 
 Rows = tuple[int, int, int]
 """Consecutive samples of a part: the part, the first row, the number of rows."""
@@ -189,11 +193,8 @@ def publish_shards(
                 finished.replace(path)
     fsync_folder(destination)
     write_output(destination / QUARANTINE_NAME, encode_quarantine(quarantine))
-    duplicates = find_duplicates(paths, draft.labels)
-    write_duplicates(destination, duplicates)
     manifest = msgspec.structs.replace(
         draft,
-        duplicates=duplicates.samples,
         shards=tuple(map(_read_entry, paths)),
         content=content_fingerprint(
             paths, samples=draft.samples, labels=draft.labels, classes=draft.classes
@@ -205,7 +206,12 @@ def publish_shards(
             f"the shards in {destination} are inconsistent ({problem}): remove the folder and "
             "pack again"
         )
-    write_survey(destination, manifest, quarantine, duplicates)
+    with Dataset(destination, manifest, _OPEN_SHARDS) as dataset:
+        duplicates = find_duplicates(dataset)
+    write_duplicates(destination, duplicates)
+    manifest = msgspec.structs.replace(manifest, duplicates=duplicates.samples).sealed()
+    with Dataset(destination, manifest, _OPEN_SHARDS) as dataset:
+        write_survey(dataset, quarantine, duplicates, destination / SURVEY_NAME)
     write_output(destination / MANIFEST_NAME, manifest.encode())
 
 

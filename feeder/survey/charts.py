@@ -1,50 +1,43 @@
-"""Histograms as inline SVG: counts become bars, ticks and words, and these a figure.
+"""Charts as inline SVG: values become bars, ticks and words, and these a figure.
 
 Positions across are shares of the width: a chart is as wide as its column, and its text keeps its
 size. Heights are in pixels. Colours come from the page's style sheet.
 """
 
 import math
+from bisect import bisect_left
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Final, NamedTuple
+from html import escape
+from itertools import pairwise
+from typing import Any, Final, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
-from feeder.survey.counts import Counts
-from feeder.survey.markup import escape, make_details, make_table
+from feeder.survey.markup import join_lines, make_table
 from feeder.survey.numbers import format_amount, format_bytes, format_compact, plural
 
 BARS_MAX: Final = 32
-_BARS_MIN: Final = 13  # odd, so that a ratio of 1:1 is in the middle
-_BAR_OCTAVES: Final = tuple(2.0**k for k in range(-5, 2))  # widths of a bar, multiples of a bin
+_BARS_MIN: Final = 13
+_BAR_OCTAVES: Final = tuple(2.0**k for k in range(-5, 2))
 _PLOT_PX, _BASE_PX = 124, 146
 _TICK_PX, _TITLE_PX, _BOTTOM_PX = 17, 35, 40  # below the base
 _LEAST_PX: Final = 1.5  # of a bar that is not 0
 _GAP: Final = 0.14  # of a bar's width
-_DENSE_BARS: Final = 60
-_OVERLAP: Final = -0.0005  # of the chart's width: no seams between more bars than that
+_GAPS_BARS_MAX: Final = 60  # more bars touch each other
+
+Values = NDArray[np.integer[Any]] | NDArray[np.floating[Any]]
+Edges = NDArray[np.floating[Any]]
 
 
-class Bar(NamedTuple):
-    """A bar from ``start`` to ``end``, shares of the width."""
-
-    start: float
-    end: float
-    height: int
-    label: str
-    """What it counts, e.g. "256–304 px"."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Histogram:
-    """All that is drawn of a histogram."""
+class Chart(NamedTuple):
+    """All that is drawn of a chart; where all values are the same, it has no bars."""
 
     title: str
     summary: str
-    """Least, middle and most; enough, without bars, where all values are the same."""
-    x_title: str
-    bars: Sequence[Bar] = ()
+    x_title: str = ""
+    bars: Sequence[tuple[str, int]] = ()
+    """What each counts, such as "256–304 px", and its height; all have the same width."""
     ticks: Sequence[tuple[float, str]] = ()
     """Positions, as shares of the width, and their texts."""
     counted: str = "images"
@@ -54,7 +47,7 @@ class Histogram:
 
 
 class Unit(NamedTuple):
-    """What a number on an axis is of."""
+    """What the numbers on an axis are of."""
 
     name: str
     size: float = 1.0
@@ -69,25 +62,10 @@ class Unit(NamedTuple):
 
     def format_range(self, low: float, high: float) -> str:
         """The values from ``low`` up to and without ``high``."""
-        if self in (ASPECT, VALUE):
+        if not self.is_whole:
             return f"{self.format(low)} to {self.format(high)}"
-        first, last = format_amount(low / self.size), format_amount(high / self.size)
-        if self.is_whole:
-            first, last = f"{math.ceil(low - 1e-9):,}", f"{math.ceil(high - 1e-9) - 1:,}"
-        return f"{first} {self.name}" if first == last else f"{first}–{last} {self.name}"
-
-    def choose_ticks(self, low: float, high: float) -> list[tuple[float, str]]:
-        """Round values from ``low`` to ``high`` with their texts."""
-        if self != ASPECT:
-            choose = round_values if self.is_even else _logarithmic_values
-            values = choose(low / self.size, high / self.size)
-            return [(value * self.size, format_amount(value)) for value in values]
-        octaves = math.log2(high / low)
-        aspects = [(2, 3), (3, 4), (1, 1), (4, 3), (3, 2)]
-        if octaves > 2:
-            powers = range(-16, 17, 1 if octaves < 6 else 2 if octaves < 16 else 4)
-            aspects = [(1 << max(k, 0), 1 << max(-k, 0)) for k in powers]
-        return [(width / height, f"{width:,}:{height:,}") for width, height in aspects]
+        first, last = math.ceil(low), math.ceil(high) - 1
+        return f"{first:,} {self.name}" if first == last else f"{first:,}–{last:,} {self.name}"
 
 
 def _format_aspect(ratio: float) -> str:
@@ -109,66 +87,79 @@ def bytes_unit(value: float) -> Unit:
     return Unit(name, size, form=format_bytes)
 
 
-def make_histogram(title: str, counts: Counts, unit: Unit, *, counted: str = "images") -> Histogram:
-    """The histogram of what was counted; its bars have the same width on the axis."""
-    low, high = unit.format(counts.low), unit.format(counts.high)
-    x_title = unit.name if unit.is_even else f"{unit.name}, logarithmic"
-    if counts.low == counts.high:
-        return Histogram(title=title, summary=f"all {low}", x_title=x_title, counted=counted)
-    name, middle = ("mean", counts.mean) if unit == VALUE else ("median", counts.quantile(0.5))
-    # Along the axis, bar i is from start + i · width to the next one.
-    scale, start, widths = math.log2, 0.0, _BAR_OCTAVES
-    if unit.is_even:
-        scale, start, widths = float, counts.low, ((counts.high - counts.low) / BARS_MAX,)
-        if unit.is_whole:  # the bar of one number is around its tick
-            least = (counts.high - counts.low + 1) / BARS_MAX
-            start, widths = -0.5, (max(1, round(_nice_step(least))),)
-    scaled = counts.values if unit.is_even else np.log2(counts.values)
-    for width in widths:
-        if unit == ASPECT:  # as far below 1:1, the middle of a bar, as above
-            start = -width / 2
-        numbers = np.floor((scaled - start) / width + 1e-9).astype(np.int64)
-        first, last = int(numbers[0]), int(numbers[-1])
-        if unit == ASPECT:
-            first, last = min(first, -last), max(last, -first)
-        if last - first < BARS_MAX:
-            break
-    missing = max(0, _BARS_MIN - (last - first + 1))
-    first, end = first - missing // 2, last + 1 + missing - missing // 2
-    if unit.is_even:
-        first, end = max(first, 0), end + max(-first, 0)
-
-    def edge(bar: int) -> float:
-        at = start + bar * width
-        return at if unit.is_even else 2.0**at
-
-    different, rows = np.unique(numbers, return_index=True)
-    sums = np.add.reduceat(counts.counts, rows)
+def make_histogram(title: str, values: Values, unit: Unit, *, counted: str = "images") -> Chart:
+    """The histogram of ``values`` (n,), n at least 1."""
+    ordered = np.sort(values)
+    low, median, high = (float(ordered[at]) for at in (0, (len(ordered) - 1) // 2, -1))
+    if low == high:
+        return Chart(title, f"all {unit.format(low)}", counted=counted)
+    middle = f"median {unit.format(median)}"
+    if unit is VALUE:
+        middle = f"mean {unit.format(float(values.mean(dtype=np.float64)))}"
+    edges = _even_edges(low, high, unit) if unit.is_even else _octave_edges(low, high, unit)
+    ends = edges.tolist()
+    # bisect, as np.searchsorted would convert all values to float64.
+    inner = [bisect_left(ordered, edge) for edge in ends[1:-1]]
+    heights = np.diff([0, *inner, len(ordered)])
+    scale: Callable[[float], float] = float if unit.is_even else math.log2
+    start, end = scale(ends[0]), scale(ends[-1])
     ticks = [
-        ((scale(value) - (start + first * width)) / ((end - first) * width), text)
-        for value, text in unit.choose_ticks(edge(first), edge(end))
+        ((scale(value) - start) / (end - start), text)
+        for value, text in _choose_ticks(ends[0], ends[-1], unit)
     ]
-    return Histogram(
+    return Chart(
         title=title,
-        summary=f"{low} · {name} {unit.format(middle)} · {high}",
-        x_title=x_title,
+        summary=f"{unit.format(low)} · {middle} · {unit.format(high)}",
+        x_title=unit.name if unit.is_even else f"{unit.name}, logarithmic",
         bars=[
-            Bar(
-                (number - first) / (end - first),
-                (number - first + 1) / (end - first),
-                count,
-                unit.format_range(edge(number), edge(number + 1)),
-            )
-            for number, count in zip(different.tolist(), sums.tolist(), strict=True)
+            (unit.format_range(*edge), height)
+            for edge, height in zip(pairwise(ends), heights.tolist(), strict=True)
         ],
         ticks=[(place, text) for place, text in ticks if 0 <= place <= 1],
         counted=counted,
     )
 
 
+def _octave_edges(low: float, high: float, unit: Unit) -> Edges:
+    """Edges of bars of the same width on a logarithmic axis; powers of two are in the middle."""
+    if unit is ASPECT:  # as far below 1:1 as above
+        low, high = min(low, 1 / high), max(high, 1 / low)
+    for width in _BAR_OCTAVES:
+        first, last = (math.floor(math.log2(value) / width + 0.5) for value in (low, high))
+        if last - first < BARS_MAX:
+            break
+    missing = max(0, _BARS_MIN - (last - first + 1))
+    first, last = first - missing // 2, last + missing - missing // 2
+    edges: Edges = np.exp2(width * (np.arange(first, last + 2) - 0.5))
+    return edges
+
+
+def _even_edges(low: float, high: float, unit: Unit) -> Edges:
+    if not unit.is_whole:
+        return np.linspace(low, high, BARS_MAX + 1)
+    step = max(1, round(_nice_step((high - low + 1) / BARS_MAX)))
+    first = low - low % step
+    bars = max(_BARS_MIN, int(high - first) // step + 1)
+    return first + step * np.arange(bars + 1) - 0.5  # the bar of one number is around its tick
+
+
+def _choose_ticks(low: float, high: float, unit: Unit) -> list[tuple[float, str]]:
+    """Round values from ``low`` to ``high`` with their texts."""
+    if unit is not ASPECT:
+        choose = round_values if unit.is_even else _logarithmic_values
+        values = choose(low / unit.size, high / unit.size)
+        return [(value * unit.size, format_amount(value)) for value in values]
+    aspects = [(2, 3), (3, 4), (1, 1), (4, 3), (3, 2)]
+    octaves = math.log2(high / low)
+    if octaves > 2:
+        powers = [k for k in range(-16, 17) if k % (1 + int(octaves) // 6) == 0]
+        aspects = [(1 << max(k, 0), 1 << max(-k, 0)) for k in powers]
+    return [(width / height, f"{width:,}:{height:,}") for width, height in aspects]
+
+
 def _logarithmic_values(low: float, high: float) -> list[float]:
     """Three to seven round values from ``low`` to ``high``, for a logarithmic axis."""
-    powers = range(math.floor(math.log10(max(low, 1e-12))), math.ceil(math.log10(high)) + 1)
+    powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
     for digits in ((1, 2, 5), (1, 3), (1,)):
         ticks = [digit * 10.0**power for power in powers for digit in digits]
         ticks = [tick for tick in ticks if low <= tick <= high]
@@ -190,71 +181,71 @@ def _nice_step(least: float) -> float:
     return next(step for step in (1, 2, 5, 10) if step * power >= least * (1 - 1e-9)) * power
 
 
-def draw_histogram(chart: Histogram, identity: str, *, with_table: bool = True) -> str:
+def draw_chart(chart: Chart, identity: str, *, with_table: bool = True) -> str:
     """A figure: title, summary, chart, and with ``with_table`` its numbers, folded.
 
     ``identity`` is unique on the page.
     """
-    caption = (
-        f"<figcaption><b>{escape(chart.title)}</b>\n"
-        f'<span class="range">{escape(chart.summary)}</span></figcaption>'
-    )
-    if not chart.bars:
-        return f'<figure class="chart">\n{caption}\n</figure>'
-    table = make_table(
-        f"{chart.title}: {chart.counted}",
-        (chart.x_title.partition(",")[0], f"{chart.counted.capitalize()}#"),
-        ((escape(bar.label), format_amount(bar.height)) for bar in chart.bars),
-    )
-    details = make_details("Numbers", table) if with_table else ""
-    return f'<figure class="chart">\n{caption}\n{_draw_plot(chart, identity)}\n{details}</figure>'
+    plot = details = ""
+    if chart.bars:
+        plot = _draw_plot(chart, identity)
+    if chart.bars and with_table:
+        table = make_table(
+            f"{chart.title}: {chart.counted}",
+            (chart.x_title.partition(",")[0], f"{chart.counted.capitalize()}#"),
+            ((escape(label), format_amount(height)) for label, height in chart.bars if height),
+        )
+        details = f"<details><summary>Numbers</summary>\n{table}\n</details>"
+    return f"""\
+<figure class="chart">
+<figcaption><b>{escape(chart.title)}</b>
+<span class="range">{escape(chart.summary)}</span></figcaption>
+{plot}
+{details}
+</figure>"""
 
 
-def _draw_plot(chart: Histogram, identity: str) -> str:
-    tallest = max(chart.bars, key=lambda bar: bar.height)
-    most, one = tallest.height, chart.counted.removesuffix("s")
+def _draw_plot(chart: Chart, identity: str) -> str:
+    tallest, most = max(chart.bars, key=lambda bar: bar[1])
+    one = chart.counted.removesuffix("s")
 
     def height_px(count: float) -> float:
         """A logarithmic axis begins at 1/2."""
         if not chart.is_logarithmic:
             return count / most * _PLOT_PX
-        return math.log2(2 * count) / math.log2(2 * most) * _PLOT_PX if count > 0.5 else 0.0
+        return math.log2(2 * count) / math.log2(2 * most) * _PLOT_PX if count else 0.0
 
     lines = []
     values = _logarithmic_values(1, most) if chart.is_logarithmic else round_values(0, most)
-    for value in (each for each in values if each % 1 == 0):  # there are no halves of images
-        y = f"{_BASE_PX - height_px(value):.1f}"
-        lines.append(f'<line class="grid" x1="0" x2="100%" y1="{y}" y2="{y}"/>')
-        lines.append(f'<text class="y" x="-8" y="{y}" dy="4">{format_compact(value)}</text>')
-    for bar in chart.bars:
-        height = max(height_px(bar.height), _LEAST_PX) if bar.height else 0.0
-        gap = _GAP * (bar.end - bar.start) if len(chart.bars) <= _DENSE_BARS else _OVERLAP
-        lines.append(
-            f'<rect x="{100 * (bar.start + gap / 2):.3f}%" y="{_BASE_PX - height:.1f}" '
-            f'width="{100 * (bar.end - bar.start - gap):.3f}%" height="{height:.1f}">'
-            f"<title>{escape(f'{bar.label}: {plural(bar.height, one)}')}</title></rect>"
-        )
-    lines.append(f'<line class="axis" x1="0" x2="100%" y1="{_BASE_PX}" y2="{_BASE_PX}"/>')
-    lines += [
-        f'<text class="x" x="{100 * position:.2f}%" y="{_BASE_PX + _TICK_PX}">{escape(text)}</text>'
-        for position, text in chart.ticks
-    ]
+    for value in values:
+        if value % 1 == 0:  # there are no halves of images
+            y = f"{_BASE_PX - height_px(value):.1f}"
+            lines.append(f'<line class="grid" x1="0" x2="100%" y1="{y}" y2="{y}"/>')
+            lines.append(f'<text class="y" x="-8" y="{y}" dy="4">{format_compact(value)}</text>')
+    width, gap = 100 / len(chart.bars), _GAP if len(chart.bars) <= _GAPS_BARS_MAX else 0.0
+    for number, (label, count) in enumerate(chart.bars):
+        if count:
+            height = max(height_px(count), _LEAST_PX)
+            lines.append(
+                f'<rect x="{width * (number + gap / 2):.3f}%" y="{_BASE_PX - height:.1f}" '
+                f'width="{width * (1 - gap):.3f}%" height="{height:.1f}">'
+                f"<title>{escape(f'{label}: {plural(count, one)}')}</title></rect>"
+            )
+    for place, text in chart.ticks:
+        x, below = f"{100 * place:.2f}%", _BASE_PX + _TICK_PX
+        lines.append(f'<text class="x" x="{x}" y="{below}">{escape(text)}</text>')
     y_title = chart.counted + (", logarithmic" if chart.is_logarithmic else "")
-    described = f"{chart.summary}. The tallest bar: {plural(most, one)}, {tallest.label}."
-    style = "plot dense" if len(chart.bars) > _DENSE_BARS else "plot"
-    return "\n".join(
-        (
-            f'<svg class="{style}" width="100%" height="{_BASE_PX + _BOTTOM_PX}" role="img" '
-            f'aria-labelledby="{identity}-t" aria-describedby="{identity}-d">',
-            f'<title id="{identity}-t">{escape(chart.title)}</title>',
-            f'<desc id="{identity}-d">{escape(described)}</desc>',
-            *lines,
-            f'<text class="title" x="-44" y="10">{escape(y_title)}</text>',
-            f'<text class="title end" x="100%" y="{_BASE_PX + _TITLE_PX}">'
-            f"{escape(chart.x_title)}</text>",
-            "</svg>",
-        )
-    )
+    described = f"{chart.summary}. The tallest bar: {plural(most, one)}, {tallest}."
+    return f"""\
+<svg class="plot" width="100%" height="{_BASE_PX + _BOTTOM_PX}" role="img" \
+aria-labelledby="{identity}-t" aria-describedby="{identity}-d">
+<title id="{identity}-t">{escape(chart.title)}</title>
+<desc id="{identity}-d">{escape(described)}</desc>
+{join_lines(lines)}
+<line class="axis" x1="0" x2="100%" y1="{_BASE_PX}" y2="{_BASE_PX}"/>
+<text class="title" x="-44" y="10">{escape(y_title)}</text>
+<text class="title end" x="100%" y="{_BASE_PX + _TITLE_PX}">{escape(chart.x_title)}</text>
+</svg>"""
 
 
 def draw_share(share: float) -> str:

@@ -1,11 +1,11 @@
-"""Pieces of HTML. All text from outside goes through ``escape`` or ``escape_name``.
+"""Pieces of HTML. Text from outside goes through ``html.escape``, ``escape_name`` or its kin.
 
 Invariant: what the functions here return is well-formed if the pieces that they are given are.
 """
 
-import html
 import re
 from collections.abc import Iterable, Sequence
+from html import escape
 from typing import Final
 
 from feeder.process.path_text import printable
@@ -14,14 +14,13 @@ _NAME_CHARACTERS_MAX: Final = 120
 _REASON_CHARACTERS_MAX: Final = 200
 
 
-def escape(text: str) -> str:
-    """``text`` for an element's content or a quoted attribute."""
-    return html.escape(text, quote=True)
-
-
-def escape_name(name: str) -> str:
+def escape_name(name: str, characters_max: int = _NAME_CHARACTERS_MAX) -> str:
     """A name from outside: printable, its middle left out where it is long, escaped."""
-    return escape(_shorten(printable(name[: 1 << 16]), _NAME_CHARACTERS_MAX))
+    text = printable(name[: 1 << 16])
+    if len(text) > characters_max:
+        half = characters_max // 2
+        text = f"{text[:half]}…{text[len(text) - half + 1 :]}"
+    return escape(text)
 
 
 def escape_path(name: str) -> str:
@@ -30,15 +29,8 @@ def escape_path(name: str) -> str:
 
 
 def escape_reason(reason: str) -> str:
-    """A reason from the quarantine list: printable, cut where it is long, escaped."""
-    return escape(_shorten(printable(reason[: 1 << 16]), _REASON_CHARACTERS_MAX))
-
-
-def _shorten(text: str, most: int) -> str:
-    if len(text) <= most:
-        return text
-    kept = most - 1
-    return text[: kept - kept // 2] + "…" + text[len(text) - kept // 2 :]
+    """A reason from the quarantine list."""
+    return escape_name(reason, _REASON_CHARACTERS_MAX)
 
 
 def join_lines(pieces: Iterable[str]) -> str:
@@ -54,42 +46,29 @@ def make_table(
     The first cell of a row is its head. ``caption`` is text; it is for screen readers only where
     ``kind`` contains "plain".
     """
-    numeric = [head.endswith("#") for head in heads]
+    styles = [' class="n"' if head.endswith("#") else "" for head in heads]
     top = "".join(
-        f'<th scope="col"{_number_class(is_number)}>{escape(head.rstrip("#"))}</th>'
-        for head, is_number in zip(heads, numeric, strict=True)
+        f'<th scope="col"{style}>{escape(head.rstrip("#"))}</th>'
+        for head, style in zip(heads, styles, strict=True)
     )
-    body = "\n".join(
-        f'<tr><th scope="row"{_number_class(numeric[0])}>{row[0]}</th>'
-        + "".join(
-            f"<td{_number_class(is_number)}>{cell}</td>"
-            for cell, is_number in zip(row[1:], numeric[1:], strict=True)
+    lines = []
+    for first, *others in rows:
+        cells = "".join(
+            f"<td{style}>{cell}</td>" for style, cell in zip(styles[1:], others, strict=True)
         )
-        + "</tr>"
-        for row in rows
-    )
-    style = f' class="{kind}"' if kind else ""
-    return (
-        f"<table{style}><caption>{escape(caption)}</caption>\n"
-        f"<thead><tr>{top}</tr></thead>\n<tbody>\n{body}\n</tbody></table>"
-    )
-
-
-def _number_class(is_number: bool) -> str:
-    return ' class="n"' if is_number else ""
+        lines.append(f'<tr><th scope="row"{styles[0]}>{first}</th>{cells}</tr>')
+    return f"""\
+<table class="{kind}"><caption>{escape(caption)}</caption>
+<thead><tr>{top}</tr></thead>
+<tbody>
+{join_lines(lines)}
+</tbody></table>"""
 
 
 def make_section(identity: str, title: str, *pieces: str) -> str:
     """A section with an anchor; empty pieces are left out."""
-    return join_lines(
-        (
-            f'<section id="{identity}" aria-labelledby="{identity}-title">',
-            f'<h2 id="{identity}-title">{escape(title)}</h2>',
-            *pieces,
-            "</section>",
-        )
-    )
-
-
-def make_details(summary: str, content: str) -> str:
-    return f"<details><summary>{escape(summary)}</summary>\n{content}\n</details>"
+    return f"""\
+<section id="{identity}" aria-labelledby="{identity}-title">
+<h2 id="{identity}-title">{escape(title)}</h2>
+{join_lines(pieces)}
+</section>"""

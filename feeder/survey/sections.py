@@ -1,24 +1,27 @@
 """The survey's sections on sizes, odd kinds, what was left out, duplicates and packing."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable
+from html import escape
 from typing import Final, Protocol
+
+import numpy as np
 
 from feeder.dataset.format import Oddity
 from feeder.dataset.manifest import QUARANTINE_NAME, Manifest
+from feeder.dataset.opened import Dataset
 from feeder.process.path_text import printable
 from feeder.survey.charts import (
     ASPECT,
     MEGAPIXELS,
     PIXELS,
     bytes_unit,
-    draw_histogram,
+    draw_chart,
     draw_share,
     make_histogram,
 )
 from feeder.survey.duplicates import DUPLICATES_NAME, DuplicateGroup, Duplicates, SampleLabel
 from feeder.survey.facts import Facts
 from feeder.survey.markup import (
-    escape,
     escape_name,
     escape_path,
     escape_reason,
@@ -33,12 +36,12 @@ from feeder.survey.numbers import (
     format_share,
     plural,
 )
-from feeder.survey.pictures import Picture, picture_html
+from feeder.survey.pictures import make_figure, make_picture
 from feeder.survey.words import LEFT_OUT, ODD_KINDS, SUBSAMPLINGS, UNCHANGED, describe_option
 
-GROUPS_SHOWN_MAX: Final = 12
-LEFT_OUT_NAMED_MAX: Final = 20  # of each kind
 _LEFT_OUT_KINDS_MAX: Final = 30
+_LEFT_OUT_NAMED_MAX: Final = 20  # of each kind
+_GROUPS_SHOWN_MAX: Final = 12
 _MEMBERS_SHOWN_MAX: Final = 6
 _CLASSES_SHOWN_MAX: Final = 8  # of a sample's label
 _CROP_PX: Final = 224
@@ -55,39 +58,40 @@ class LeftOut(Protocol):
     def reason(self) -> str: ...
 
 
-def size_section(manifest: Manifest, facts: Facts, extremes: Mapping[str, Picture]) -> str:
+def size_section(dataset: Dataset, facts: Facts) -> str:
     """The section with the histograms of sizes, and the samples at their ends."""
-    histograms = (
-        ("Longer side", facts.longer_side, PIXELS),
-        ("Shorter side", facts.shorter_side, PIXELS),
-        ("Pixels", facts.pixels, MEGAPIXELS),
-        ("Aspect ratio", facts.aspect, ASPECT),
-        (
-            "Bytes of an image, packed",
-            facts.blob_bytes,
-            bytes_unit(facts.blob_bytes.quantile(0.5)),
-        ),
-    )
+    manifest, width, height = dataset.manifest, facts.sizes["width"], facts.sizes["height"]
+    shorter, blob_bytes = np.minimum(width, height), facts.sizes["blob_bytes"]
+    pixels, aspect = width.astype(np.uint32) * height, np.divide(width, height, dtype=np.float32)
     charts = [
-        draw_histogram(make_histogram(title, counts, unit), f"size-{number}")
-        for number, (title, counts, unit) in enumerate(histograms)
+        make_histogram("Longer side", np.maximum(width, height), PIXELS),
+        make_histogram("Shorter side", shorter, PIXELS),
+        make_histogram("Pixels", pixels, MEGAPIXELS),
+        make_histogram("Aspect ratio", aspect, ASPECT),
+        make_histogram("Bytes of an image, packed", blob_bytes, bytes_unit(blob_bytes.mean())),
     ]
-    ordered = sorted(manifest.subsampling.items(), key=lambda item: (-item[1], item[0]))
-    rows = (
-        (
-            escape(SUBSAMPLINGS.get(kind, kind)),
-            f"{count:,}",
-            format_column_share(count, manifest.samples),
-            draw_share(count / manifest.samples),
-        )
-        for kind, count in ordered
-    )
+    drawn = join_lines(draw_chart(chart, f"size-{at}") for at, chart in enumerate(charts))
+    rows = []
+    for kind, count in sorted(manifest.subsampling.items(), key=lambda item: (-item[1], item[0])):
+        share = format_column_share(count, manifest.samples)
+        name = escape(SUBSAMPLINGS.get(kind, kind))
+        rows.append((name, f"{count:,}", share, draw_share(count / manifest.samples)))
     table = make_table("Chroma subsampling", ("Kind", "Images#", "Share#", ""), rows)
-    pictures = join_lines(
-        _picture_figure(picture, what, f"{picture.width:,} × {picture.height:,} px")
-        for what, picture in extremes.items()
-    )
-    small = facts.shorter_side.count_below(_CROP_PX)
+
+    extremes = {
+        "Fewest pixels": np.argmin(pixels),
+        "Most pixels": np.argmax(pixels),
+        "Widest": np.argmax(aspect),
+        "Tallest": np.argmin(aspect),
+    }
+    pictures = ""
+    if len({(width[sample], height[sample]) for sample in extremes.values()}) > 1:
+        figures = (
+            make_figure(dataset, int(at), what, f"{width[at]:,} × {height[at]:,} px")
+            for what, at in extremes.items()
+        )
+        pictures = f'<div class="pictures">{join_lines(figures)}</div>'
+    small = int(np.count_nonzero(shorter < _CROP_PX))
     note = (
         f"<p>{plural(small, 'image')} ({format_share(small, manifest.samples)}) "
         f"{'has' if small == 1 else 'have'} a shorter side below {_CROP_PX} px, so that a crop of "
@@ -97,22 +101,13 @@ def size_section(manifest: Manifest, facts: Facts, extremes: Mapping[str, Pictur
         "sizes",
         "Sizes",
         note if small else "",
-        f'<div class="charts">{join_lines(charts)}<div class="chart">{table}</div></div>',
-        f'<div class="pictures">{pictures}</div>' if pictures else "",
+        f'<div class="charts">{drawn}<div class="chart">{table}</div></div>',
+        pictures,
     )
 
 
-def _picture_figure(picture: Picture, *notes: str) -> str:
-    shown = "".join(f'<span class="line">{escape(note)}</span>' for note in notes)
-    return (
-        f"<figure>{picture_html(picture)}"
-        f'<figcaption>{shown}<span class="name">{escape_path(picture.name)}</span></figcaption>'
-        "</figure>"
-    )
-
-
-def odd_section(manifest: Manifest, examples: Mapping[Oddity, Sequence[Picture]]) -> str:
-    flags = {flag.kinds()[0]: flag for flag in Oddity}
+def odd_section(dataset: Dataset, facts: Facts) -> str:
+    flags, manifest = {flag.kinds()[0]: flag for flag in Oddity}, dataset.manifest
     pieces = []
     for name, count in sorted(manifest.odd.items(), key=lambda item: (-item[1], item[0])):
         if not count or name not in flags:
@@ -120,15 +115,15 @@ def odd_section(manifest: Manifest, examples: Mapping[Oddity, Sequence[Picture]]
         kind = ODD_KINDS[flags[name]]
         style = "calm" if kind.effect == UNCHANGED else "changed"
         tag = f'<span class="tag {style}">{escape(kind.effect)}</span> ' if kind.effect else ""
-        figures = join_lines(_picture_figure(picture) for picture in examples[flags[name]])
+        figures = join_lines(make_figure(dataset, at) for at in facts.examples[flags[name]])
         pieces.append(
             _make_kind(
                 escape(kind.title),
                 f"<b>{count:,}</b> of {plural(manifest.samples, 'sample')} "
                 f"({format_share(count, manifest.samples)})",
-                f'<p class="tags">{tag}<code>{escape(name)}</code></p>',
+                f'<p class="tags">{tag}<code>{escape(name)}</code></p>\n'
                 f"<p>{escape(kind.meaning)}</p>",
-                content=f'<div class="pictures">{figures}</div>',
+                f'<div class="pictures">{figures}</div>',
             )
         )
     text = "Sources that are not plain baseline JPEGs. A sample can be of several kinds."
@@ -137,18 +132,17 @@ def odd_section(manifest: Manifest, examples: Mapping[Oddity, Sequence[Picture]]
     return make_section("odd", "Odd kinds", f"<p>{text}</p>", *pieces)
 
 
-def _make_kind(title: str, count: str, *texts: str, content: str) -> str:
-    return join_lines(
-        (
-            f'<article class="kind"><div>\n<h3>{title}</h3>\n<p class="count">{count}</p>',
-            *texts,
-            f"</div>{content}</article>",
-        )
-    )
+def _make_kind(title: str, count: str, text: str, content: str) -> str:
+    return f"""\
+<article class="kind"><div>
+<h3>{title}</h3>
+<p class="count">{count}</p>
+{text}
+</div>{content}</article>"""
 
 
 def _more(count: int, what: str = "more") -> str:
-    return f'<p class="more">and {count:,} {what}</p>' if count else ""
+    return f'<p class="more">and {count:,} {what}</p>' if count > 0 else ""
 
 
 def left_out_section(manifest: Manifest, quarantine: Iterable[LeftOut]) -> str:
@@ -165,92 +159,81 @@ def left_out_section(manifest: Manifest, quarantine: Iterable[LeftOut]) -> str:
     ]
     ordered = sorted(kinds.items(), key=lambda item: (-len(item[1]), item[0]))
     for name, entries in ordered[:_LEFT_OUT_KINDS_MAX]:
-        rows = (
+        rows = [
             (escape_path(entry.path), escape_reason(entry.reason))
-            for entry in entries[:LEFT_OUT_NAMED_MAX]
-        )
-        table = make_table(
-            f"Left out: {printable(name)}", ("Name", "Reason"), rows, kind="plain files"
-        )
-        more = _more(max(0, len(entries) - LEFT_OUT_NAMED_MAX))
+            for entry in entries[:_LEFT_OUT_NAMED_MAX]
+        ]
+        caption = f"Left out: {printable(name)}"
+        table = make_table(caption, ("Name", "Reason"), rows, kind="plain files")
         pieces.append(
             _make_kind(
                 escape_name(name),
                 f"<b>{len(entries):,}</b> {'image' if len(entries) == 1 else 'images'}",
                 f"<p>{escape(LEFT_OUT[name])}</p>" if name in LEFT_OUT else "",
-                content=join_lines(("<div>", table, more, "</div>")),
+                f"<div>{table}\n{_more(len(entries) - _LEFT_OUT_NAMED_MAX)}</div>",
             )
         )
     return make_section("left-out", "Left out", *pieces)
 
 
-def duplicate_section(
-    duplicates: Duplicates, manifest: Manifest, pictures: Sequence[Picture]
-) -> str:
-    """The section on duplicates; ``pictures`` are of the first samples of the groups."""
+def duplicate_section(dataset: Dataset, duplicates: Duplicates) -> str:
     if not duplicates.samples:
         text = "<p>No two samples have the same source bytes.</p>"
         return make_section("duplicates", "Duplicates", text)
+    found = duplicates.groups_found
     conflicting = plural(duplicates.conflicting, "image has", "images have")
-    pieces = [
-        _group(group, picture, manifest)
-        for group, picture in zip(duplicates.groups, pictures, strict=False)
-    ]
+    shown = [_draw_group(dataset, group) for group in duplicates.groups[:_GROUPS_SHOWN_MAX]]
     return make_section(
         "duplicates",
         "Duplicates",
-        f"<p>{plural(duplicates.groups_found, 'image occurs', 'images occur')} more than once, "
+        f"<p>{plural(found, 'image occurs', 'images occur')} more than once, "
         f"byte for byte: {plural(duplicates.samples, 'sample')} "
-        f"({format_share(duplicates.samples, manifest.samples)}) "
+        f"({format_share(duplicates.samples, dataset.manifest.samples)}) "
         f"{'repeats' if duplicates.samples == 1 else 'repeat'} an earlier one. Packing kept them. "
         f"<code>{DUPLICATES_NAME}</code>, beside this page, lists "
-        f"{'them' if duplicates.groups_found == len(duplicates.groups) else 'the first'}.</p>",
+        f"{'them' if found == len(duplicates.groups) else 'the first'}.</p>",
         f"<p>{conflicting} <strong>different labels</strong>; these come first.</p>"
         if duplicates.conflicting
         else "",
-        f'<div class="groups">{join_lines(pieces)}</div>',
-        _more(duplicates.groups_found - len(pieces), "more images"),
+        f'<div class="groups">{join_lines(shown)}</div>',
+        _more(found - len(shown), "more images"),
     )
 
 
-def _group(group: DuplicateGroup, picture: Picture, manifest: Manifest) -> str:
+def _draw_group(dataset: Dataset, group: DuplicateGroup) -> str:
     labels = group.labels
     ranked = sorted(range(len(labels)), key=lambda at: labels.index(labels[at]) < at)
     shown = ranked[:_MEMBERS_SHOWN_MAX]  # one of each label first
     items = join_lines(
         f'<li><span class="name">{escape_path(group.names[at])}</span>'
-        f"{_label_note(group.names[at], labels[at], manifest)}</li>"
+        f"{_label_note(group.names[at], labels[at], dataset.manifest)}</li>"
         for at in shown
     )
     tag = '<span class="tag changed">different labels</span>' if group.is_conflicting else ""
-    return join_lines(
-        (
-            f'<article class="group">{picture_html(picture)}<div>',
-            f'<p class="count"><b>{group.samples:,}</b> times {tag}</p>',
-            f"<ul>{items}</ul>",
-            _more(group.samples - len(shown)),
-            "</div></article>",
-        )
-    )
+    return f"""\
+<article class="group">{make_picture(dataset, group.sample_id)}<div>
+<p class="count"><b>{group.samples:,}</b> times {tag}</p>
+<ul>{items}</ul>
+{_more(group.samples - len(shown))}
+</div></article>"""
 
 
 def _label_note(name: str, label: SampleLabel, manifest: Manifest) -> str:
-    """A sample's label as HTML unless its name begins with that."""
+    """A sample's label as HTML, unless its name begins with that."""
     if isinstance(label, int):
         if name.startswith(f"{manifest.classes[label]}/"):
             return ""
-        text = escape_name(manifest.classes[label])
+        texts = [escape_name(manifest.classes[label])]
     elif manifest.labels.kind == "none":
         return ""
     else:
         is_multi = manifest.labels.kind == "multi"
-        shown = [
+        texts = [
             escape_name(manifest.classes[int(value)]) if is_multi else format_amount(value)
             for value in label[:_CLASSES_SHOWN_MAX]
         ]
-        more = ["…"] if len(label) > len(shown) else []
-        text = ", ".join(shown + more) or "no class"
-    return f' <span class="note">{text}</span>'
+        texts += ["…"] if len(label) > len(texts) else []
+    return f' <span class="note">{", ".join(texts) or "no class"}</span>'
 
 
 def packing_section(manifest: Manifest) -> str:

@@ -62,9 +62,8 @@ svg { display: block; overflow: visible; }
 .plot .y { text-anchor: end; }
 .plot .x { text-anchor: middle; }
 .plot .end { text-anchor: end; }
-.plot rect, .share rect { fill: var(--bar); }
+.plot rect, .share rect { fill: var(--bar); shape-rendering: crispEdges; }
 .plot rect:hover { fill: var(--bar-hover); }
-.dense rect { shape-rendering: crispEdges; }
 .grid { stroke: var(--rule); }
 .axis { stroke: var(--quiet); }
 

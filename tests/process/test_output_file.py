@@ -48,7 +48,7 @@ def replace(path: Path) -> None:
 def write_page(path: Path) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("feeder.survey.page.render_survey", lambda *_: "<!doctype html>")
-        write_survey(path.parent, *cast("tuple[Any, Any, Any]", (None,) * 3), page=path)
+        write_survey(*cast("tuple[Any, Any, Any]", (None,) * 3), path)
 
 
 def interrupt(written: int) -> None:

@@ -1,5 +1,6 @@
-"""Counts and charts: nothing is lost on the way to a bar, and bars lie on the axis."""
+"""Charts: nothing is lost on the way to a bar, and bars lie on the axis."""
 
+import re
 from collections.abc import Sequence
 
 import numpy as np
@@ -15,91 +16,81 @@ from feeder.survey.charts import (
     VALUE,
     Unit,
     bytes_unit,
+    draw_chart,
     make_histogram,
 )
-from feeder.survey.counts import Counts, even_counts, octave_counts
-from feeder.survey.numbers import (
-    format_amount,
-    format_bytes,
-    format_compact,
-    format_share,
-    plural,
-)
+from feeder.survey.numbers import format_amount, format_bytes, format_compact, format_share, plural
 
 _SIDES = st.lists(st.integers(1, 65_535), min_size=1, max_size=60)
 _FLOATS = st.lists(st.floats(width=32, allow_nan=False, allow_infinity=False), min_size=1)
 
 
-def _count(counts: Counts, values: Sequence[float]) -> Counts:
-    counts.add(np.array(values))
-    return counts
-
-
-def _check(found: Counts, unit: Unit) -> None:
-    shown = make_histogram("Any", found, unit)
-    assert (shown.bars == ()) == (found.low == found.high)
-    assert sum(bar.height for bar in shown.bars) == (found.total if shown.bars else 0)
-    assert len(shown.bars) <= BARS_MAX + 1
-    assert all(0 <= bar.start < bar.end <= 1 + 1e-9 for bar in shown.bars)
-    assert all(a.end <= b.start + 1e-9 for a, b in zip(shown.bars, shown.bars[1:], strict=False))
-    positions = [position for position, _ in shown.ticks]
-    assert positions == sorted(set(positions))
-    assert len(positions) <= 9
-
-
-def test_a_bin_holds_the_values_from_its_start_up_to_the_next_one() -> None:
-    counts = _count(even_counts(-4.0, 4.0, 8), [-4.0, -3.01, -3.0, 0.0, 3.99, 4.0])
-    assert counts.values.tolist() == [-3.5, -2.5, 0.5, 3.5]
-    assert counts.counts.tolist() == [2, 1, 1, 2], "the last one holds its end, too"
+def _check(values: Sequence[float], unit: Unit) -> None:
+    chart = make_histogram("Any", np.array(values), unit)
+    assert (chart.bars == ()) == (min(values) == max(values))
+    assert sum(height for _, height in chart.bars) == (len(values) if chart.bars else 0)
+    assert len(chart.bars) <= BARS_MAX + 1
+    places = [place for place, _ in chart.ticks]
+    assert places == sorted(set(places))
+    assert len(places) <= 9
+    assert all(0 <= place <= 1 for place in places)
 
 
 @settings(max_examples=60)
 @given(sides=_SIDES, others=_SIDES)
 def test_every_number_is_in_one_bar(sides: list[int], others: list[int]) -> None:
-    whole = _count(Counts(65_536), sides)
-    blob_bytes = _count(octave_counts(), [side * others[0] for side in sides])
-    _check(whole, PIXELS)
-    _check(whole, CLASSES)
-    _check(blob_bytes, bytes_unit(blob_bytes.quantile(0.5)))
-    _check(_count(octave_counts(), [side / others[0] for side in sides]), ASPECT)
+    _check(sides, PIXELS)
+    _check(sides, CLASSES)
+    sizes = [side * others[0] for side in sides]
+    _check(sizes, bytes_unit(sizes[0]))
+    _check([side / others[0] for side in sides], ASPECT)
 
 
 @settings(max_examples=60)
 @given(values=_FLOATS)
 @example(values=[0.1, 0.3, 0.7])
 def test_every_float_is_in_one_bar(values: list[float]) -> None:
-    _check(_count(even_counts(min(values), max(values), BARS_MAX), values), VALUE)
+    _check(values, VALUE)
 
 
 @given(sides=_SIDES)
-def test_quantiles_are_those_of_the_values(sides: list[int]) -> None:
-    whole, octaves = _count(Counts(65_536), sides), _count(octave_counts(), sides)
-    for share in (0.0, 0.25, 0.5, 1.0):
-        expected = np.quantile(sides, share, method="inverted_cdf")
-        assert whole.quantile(share) == expected
-        assert octaves.quantile(share) == pytest.approx(expected, rel=0.0014)
-    assert (octaves.low, octaves.high, octaves.total) == (min(sides), max(sides), len(sides))
-    assert whole.mean == pytest.approx(np.mean(sides))
-    assert whole.count_below(300) == sum(side < 300 for side in sides)
+def test_each_bar_holds_the_values_of_its_label(sides: list[int]) -> None:
+    for label, height in make_histogram("S", np.array(sides), PIXELS).bars:
+        first, last = (re.findall(r"[\d,]+", label) * 2)[:2]
+        within = range(int(first.replace(",", "")), int(last.replace(",", "")) + 1)
+        assert height == sum(side in within for side in sides)
 
 
 def test_bars_say_what_they_count_and_where_they_are() -> None:
-    sides = _count(Counts(65_536), [32, 33, 500, 4_000])
-    shown = make_histogram("S", sides, PIXELS)
-    assert [bar.label for bar in shown.bars] == ["32–38 px", "431–511 px", "3,445–4,095 px"]
-    assert shown.summary == "32 px · median 33 px · 4,000 px"
-    aspects = make_histogram("A", _count(octave_counts(), [1.0, 1.0, 0.5, 1.2]), ASPECT)
-    (square,) = (bar for bar in aspects.bars if bar.height == 2)
-    assert (square.start + square.end) / 2 == pytest.approx(0.5)
+    chart = make_histogram("S", np.array([32, 33, 500, 4_000]), PIXELS)
+    bars = [label for label, height in chart.bars if height]
+    assert bars == ["30–34 px", "470–558 px", "3,757–4,466 px"]
+    assert chart.summary == "32 px · median 33 px · 4,000 px"
+    aspects = make_histogram("A", np.array([1.0, 1.0, 0.5, 1.2]), ASPECT)
+    assert [height for _, height in aspects.bars].index(2) == len(aspects.bars) // 2
     assert (0.5, "1:1") in aspects.ticks
-    classes = make_histogram("C", _count(Counts(9), [0, 2, 2, 3]), CLASSES)
+    classes = make_histogram("C", np.array([0, 2, 2, 3]), CLASSES)
     for place, text in classes.ticks:  # a bar of one number is around its tick
-        bars = [bar for bar in classes.bars if bar.label == f"{text} classes"]
-        assert all(place == pytest.approx((bar.start + bar.end) / 2) for bar in bars)
-    assert make_histogram("C", _count(Counts(9), [4, 4]), CLASSES).summary == "all 4"
-    values = make_histogram("V", _count(even_counts(-1, 3, BARS_MAX), [-1, 1.5, 3]), VALUE)
+        assert classes.bars[int(place * len(classes.bars))][0] == f"{text} classes"
+    assert make_histogram("C", np.array([4, 4]), CLASSES).summary == "all 4"
+    values = make_histogram("V", np.array([-1, 1.5, 3], np.float32), VALUE)
     assert values.summary == "−1 · mean 1.17 · 3"
-    assert values.bars[0].label == "−1 to −0.875"
+    assert values.bars[0] == ("−1 to −0.875", 1)
+
+
+def test_bars_are_drawn_where_they_count_and_as_high() -> None:
+    chart = make_histogram("C", np.array([0] * 8 + [1] * 4 + [12]), CLASSES)
+    drawn = re.findall(
+        r'<rect x="([\d.]+)%" y="([\d.]+)" width="([\d.]+)%" height="([\d.]+)"',
+        draw_chart(chart, "c"),
+    )
+    boxes = np.array(drawn, np.float64)
+    middles = (boxes[:, 0] + boxes[:, 2] / 2) / 100
+    places = [place for place, text in chart.ticks if text in ("0",)]
+    assert middles == pytest.approx([0.5 / 13, 1.5 / 13, 12.5 / 13], abs=1e-4)
+    assert places == pytest.approx(middles[:1], abs=1e-4)
+    assert boxes[:, 3] == pytest.approx(boxes[0, 3] * np.array([1, 0.5, 0.125]), abs=0.1)
+    assert boxes[:, 1] + boxes[:, 3] == pytest.approx(boxes[0, 1] + boxes[0, 3])
 
 
 def test_numbers_are_written_with_separators_and_few_digits() -> None:

@@ -5,15 +5,15 @@ from pathlib import Path
 
 import pytest
 
+from feeder.dataset.opened import Dataset
 from feeder.plan.labels import LabelSpec
 from feeder.survey.duplicates import (
     DUPLICATES_NAME,
-    NO_DUPLICATES,
     Duplicates,
     find_duplicates,
     write_duplicates,
 )
-from tests.support.synthetic_sets import Sample, shard_paths, write_set
+from tests.support.synthetic_sets import Sample, write_set
 
 _CLASSES = ("cat", "dog", "owl")
 
@@ -23,7 +23,8 @@ def _find(folder: Path, samples: list[Sample], shards: int = 3, **options: objec
     assert isinstance(labels, LabelSpec)
     classes = _CLASSES if labels.kind in ("index", "multi") else ()
     manifest = write_set(folder, samples, labels=labels, classes=classes, shards=shards)
-    return find_duplicates(shard_paths(folder, manifest), labels)
+    with Dataset(folder, manifest, open_shards=2) as dataset:
+        return find_duplicates(dataset)
 
 
 def _mixed() -> list[Sample]:
@@ -52,7 +53,7 @@ def test_groups_are_found_over_all_shards_with_conflicting_labels_first(tmp_path
 def test_labels_beside_the_record_are_compared(
     tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("feeder.survey.facts._PIECE_VALUES", 24)  # a row or a few a piece
+    monkeypatch.setattr("feeder.survey.facts._PIECE_LABEL_BYTES", 24)  # a row or a few a piece
     labels = LabelSpec(kind=kind, width=3)  # type: ignore[arg-type]
     values: list[tuple[float, ...]] = [(0, 2), (1,), (0, 2), (0,)]
     if kind == "float":
@@ -109,5 +110,5 @@ def test_the_list_has_a_line_for_each_group(tmp_path: Path) -> None:
     assert [json.loads(line) for line in lines] == [
         {"labels": [1, 2], "names": ["caf\udce9.jpg", "b\n.jpg"], "samples": 2}
     ]
-    write_duplicates(tmp_path, NO_DUPLICATES)
+    write_duplicates(tmp_path, Duplicates())
     assert (tmp_path / DUPLICATES_NAME).read_bytes() == b""

@@ -15,11 +15,12 @@ from PIL import Image
 
 from feeder.dataset.format import Oddity
 from feeder.dataset.manifest import Manifest, load_manifest
+from feeder.dataset.opened import Dataset
 from feeder.errors import DatasetError
 from feeder.jpeg.recode import Subsampling
 from feeder.plan.labels import LabelSpec
 from feeder.source.item_bytes import FaultKind
-from feeder.survey.duplicates import NO_DUPLICATES, find_duplicates
+from feeder.survey.duplicates import Duplicates, find_duplicates
 from feeder.survey.page import SURVEY_NAME, render_survey, write_survey
 from feeder.survey.style import STYLE
 from feeder.survey.words import LEFT_OUT, ODD_KINDS, SUBSAMPLINGS
@@ -37,7 +38,6 @@ from tests.support.synthetic_sets import (
     Sample,
     class_names,
     classes_of,
-    shard_paths,
     tiled_image,
     write_labelled,
     write_set,
@@ -85,8 +85,8 @@ def _left_out(path: str, kind: str = "truncated", reason: str = "it ends early")
 
 
 def _read(folder: Path, manifest: Manifest, quarantine: Any = ()) -> ReadPage:
-    duplicates = find_duplicates(shard_paths(folder, manifest), manifest.labels)
-    page = ReadPage(render_survey(folder, manifest, quarantine, duplicates))
+    with Dataset(folder, manifest, open_shards=2) as dataset:
+        page = ReadPage(render_survey(dataset, quarantine, find_duplicates(dataset)))
     assert len({*page.identities}) == len(page.identities)
     anchors = {each[1:] for each in page.references if each.startswith("#")}
     assert anchors <= {*page.identities}
@@ -142,7 +142,8 @@ def test_names_from_outside_stay_text_and_are_cut(tmp_path: Path) -> None:
 
 def test_the_policy_allows_the_style_sheet_and_pictures_only(tmp_path: Path) -> None:
     manifest = write_labelled(tmp_path, LabelSpec())
-    html = render_survey(tmp_path, manifest, (), NO_DUPLICATES)
+    with Dataset(tmp_path, manifest, open_shards=2) as dataset:
+        html = render_survey(dataset, (), Duplicates())
     digest = base64.b64encode(hashlib.sha256(STYLE.encode()).digest()).decode()
     metas = [each.attrib for each in ReadPage(html).elements if each.tag == "meta"]
     (policy,) = (each["content"] for each in metas if "http-equiv" in each)
@@ -222,7 +223,8 @@ def test_pictures_are_small_and_few(tmp_path: Path) -> None:
         with Image.open(io.BytesIO(data)) as decoded:
             assert decoded.format == "JPEG"
             assert max(decoded.size) <= 128
-    write_survey(tmp_path, manifest, (), NO_DUPLICATES)
+    with Dataset(tmp_path, manifest, open_shards=2) as dataset:
+        write_survey(dataset, (), Duplicates(), tmp_path / SURVEY_NAME)
     assert (tmp_path / SURVEY_NAME).stat().st_size < 1_200_000
 
 
@@ -240,7 +242,7 @@ def test_an_index_that_is_not_the_manifests_is_refused(tmp_path: Path) -> None:
     content[-200] ^= 1
     path.write_bytes(content)
     with pytest.raises(DatasetError, match=r"shard-00001\.fds does not match the manifest"):
-        render_survey(tmp_path, manifest, (), NO_DUPLICATES)
+        _read(tmp_path, manifest)
 
 
 @pytest.fixture(scope="module")
