@@ -16,7 +16,6 @@ from numpy.typing import NDArray
 from PIL import Image, ImageDraw, ImageFont, features
 
 from feeder.dataset.opened import Dataset
-from feeder.jpeg.crop_decode import whole_jpeg
 from feeder.plan.augment import plan_augmentations
 from feeder.plan.crop import CropPlan, plan_crops
 from feeder.plan.labels import LabelRows, LabelSpec
@@ -24,6 +23,7 @@ from feeder.plan.packing import Pixels, pixel_layout_of, unpack_levels
 from feeder.plan.recipe import Recipe
 from feeder.process.output_file import explain_write_errors, write_output
 from feeder.sample.reader import SampleReader
+from feeder.survey.pictures import open_image
 
 _SMALLEST_PX: Final = 128  # smaller pictures are hard to judge, and too narrow for a caption
 _LARGEST_PX: Final = 256
@@ -39,7 +39,7 @@ _INK: Final = (45, 45, 45)
 _NOTE_INK: Final = (95, 95, 95)
 _MIRROR_INK: Final = (38, 90, 170)
 _INDENT_PX: Final = 16  # holds the mark of mirrored pictures, which no font of Pillow has
-_MIRRORED: Final = "mirrored"
+MIRRORED: Final = "mirrored"
 _LABELS_SHOWN_MAX: Final = 8  # more names or numbers have no room under a picture
 _MARGIN_LEVEL: Final = 232  # of the margins around an image that is not square
 _DIM: Final = 0.45  # share of their brightness that pixels outside the crop keep
@@ -61,15 +61,16 @@ _AMOUNTS: Final = {
 """By operation; those without an amount are absent."""
 
 _Font = ImageFont.ImageFont | ImageFont.FreeTypeFont
+_Sizes = tuple[NDArray[np.int64], NDArray[np.int64]]
+"""Widths and heights (n,) of originals."""
 
 
 class Note(NamedTuple):
     """What is written about one picture, below its caption."""
 
-    facts: tuple[str, ...]
-    is_mirrored: bool = False
-    """Marked by a double arrow before the operations."""
-    operations: tuple[str, ...] = ()
+    facts: Sequence[str]
+    operations: Sequence[str] = ()
+    """What was done to the crop; two arrows mark one that was MIRRORED, which comes first."""
 
 
 class SampleSheet(NamedTuple):
@@ -100,8 +101,14 @@ def show_samples(
     notes = note_samples(recipe, sample_ids, sizes, seed=seed, epoch=epoch)
     if boxes:
         dataset.read_labels(sample_ids, records, labels)
+        side = max(recipe.image_size, _SMALLEST_PX)
         crops = _plan_crops(recipe, sample_ids, sizes, seed, epoch)
-        pictures = _outline_crops(dataset, recipe, sample_ids, records, crops)
+        pictures = np.stack(
+            [
+                _outline_crop(open_image(dataset, sample_id), box, side)
+                for sample_id, box in zip(sample_ids.tolist(), crops.boxes.tolist(), strict=True)
+            ]
+        )
         notes = [Note(note.facts) for note in notes]
     else:
         layout = pixel_layout_of(recipe.packing)
@@ -116,46 +123,40 @@ def show_samples(
 def note_samples(
     recipe: Recipe,
     sample_ids: NDArray[np.int64],
-    sizes: tuple[NDArray[np.int64], NDArray[np.int64]] | None,
+    sizes: _Sizes | None,
     *,
     seed: int,
     epoch: int,
 ) -> list[Note]:
-    """The notes of n samples, given the widths and heights (n,) of their originals.
+    """The notes of n samples.
 
-    Without these, which a client does not know, the notes have no sizes of crops.
+    Without the ``sizes``, which a client does not know, the notes have no sizes of crops.
     """
     # Whether a sample is mirrored does not depend on its size.
     ones = np.ones(len(sample_ids), np.int64)
     crops = _plan_crops(recipe, sample_ids, sizes or (ones, ones), seed, epoch)
     augmentations = plan_augmentations(recipe, seed=seed, epoch=epoch, sample_ids=sample_ids)
     notes = []
-    for row, (sample_id, augmentation) in enumerate(
-        zip(sample_ids.tolist(), augmentations, strict=True)
-    ):
-        facts = [f"sample {sample_id}"]
+    for row, augmentation in enumerate(augmentations):
+        facts = [f"sample {sample_ids[row]}"]
         if sizes is not None:
             width, height = crops.boxes[row, 2:].tolist()
             facts.append(f"crop {width:.0f} x {height:.0f} px")
             if crops.scales[row] > 1:
                 facts.append(f"decoded at 1/{crops.scales[row]}")
-        operations = [
-            f"{name} {_AMOUNTS[name].format(amount)}" if name in _AMOUNTS else name
-            for name, amount in augmentation.steps
-        ]
+        operations = [MIRRORED] if crops.flips[row] else []
+        for name, amount in augmentation.steps:
+            form = f"{name} {_AMOUNTS[name]}" if name in _AMOUNTS else name
+            operations.append(form.format(amount))
         erasure = augmentation.erasure
         if erasure is not None:
             operations.append(f"erase {erasure.width} x {erasure.height} px")
-        notes.append(Note(tuple(facts), bool(crops.flips[row]), tuple(operations)))
+        notes.append(Note(facts, operations))
     return notes
 
 
 def _plan_crops(
-    recipe: Recipe,
-    sample_ids: NDArray[np.int64],
-    sizes: tuple[NDArray[np.int64], NDArray[np.int64]],
-    seed: int,
-    epoch: int,
+    recipe: Recipe, sample_ids: NDArray[np.int64], sizes: _Sizes, seed: int, epoch: int
 ) -> CropPlan:
     return plan_crops(
         recipe, seed=seed, epoch=epoch, sample_ids=sample_ids, widths=sizes[0], heights=sizes[1]
@@ -185,42 +186,20 @@ def _join(texts: Sequence[str]) -> str:
     return f"{shown}, {more:,} more" if more > 0 else shown
 
 
-def _outline_crops(
-    dataset: Dataset,
-    recipe: Recipe,
-    sample_ids: NDArray[np.int64],
-    records: NDArray[np.void],
-    crops: CropPlan,
-) -> NDArray[np.uint8]:
-    """Whole images in squares, dimmed outside their crops."""
-    side = max(recipe.image_size, _SMALLEST_PX)
-    pictures = np.full((len(sample_ids), side, side, 3), _MARGIN_LEVEL, np.uint8)
-    locations = dataset.find_blobs(sample_ids, records)
-    for record, location, box, square in zip(
-        records, locations, crops.boxes.tolist(), pictures, strict=True
-    ):
-        blob = dataset.read_blob(location, np.empty(location.blob_bytes, np.uint8))
-        whole = Image.open(io.BytesIO(whole_jpeg(blob, record))).convert("RGB")
-        image = _outline_box(whole, box, side)
-        y, x = (side - image.height) // 2, (side - image.width) // 2
-        square[y : y + image.height, x : x + image.width] = np.asarray(image)
-    return pictures
-
-
-def _outline_box(image: Image.Image, box: Sequence[float], side: int) -> Image.Image:
-    """The image fitted into ``side``, dimmed outside ``box`` (x, y, w, h) and outlined."""
+def _outline_crop(image: Image.Image, box: Sequence[float], side: int) -> NDArray[np.uint8]:
+    """The image in a square (side, side, 3), dimmed outside ``box`` (x, y, w, h) and outlined."""
     shrink = side / max(image.size)
-    size = tuple(max(1, round(length * shrink)) for length in image.size)
-    fitted = image.resize((size[0], size[1]), Image.Resampling.LANCZOS)
-    x, y, w, h = (length * shrink for length in box)
-    left, top = round(x), round(y)
-    right = min(max(round(x + w), left + 1), fitted.width)
-    bottom = min(max(round(y + h), top + 1), fitted.height)
+    width, height = (max(1, round(length * shrink)) for length in image.size)
+    fitted = image.convert("RGB").resize((width, height), Image.Resampling.LANCZOS)
+    left, top = round(box[0] * shrink), round(box[1] * shrink)
+    right = min(max(round((box[0] + box[2]) * shrink), left + 1), width)
+    bottom = min(max(round((box[1] + box[3]) * shrink), top + 1), height)
     dimmed = fitted.point([round(level * _DIM) for level in range(256)] * 3)
     dimmed.paste(fitted.crop((left, top, right, bottom)), (left, top))
-    draw = ImageDraw.Draw(dimmed)
-    draw.rectangle((left, top, right - 1, bottom - 1), outline=(255, 255, 255))
-    return dimmed
+    ImageDraw.Draw(dimmed).rectangle((left, top, right - 1, bottom - 1), outline="white")
+    square = Image.new("RGB", (side, side), (_MARGIN_LEVEL,) * 3)
+    square.paste(dimmed, ((side - width) // 2, (side - height) // 2))
+    return np.asarray(square)
 
 
 def draw_contact_sheet(
@@ -237,22 +216,21 @@ def draw_contact_sheet(
     Captions that are too long are shortened in the middle; ``subtitles`` and ``notes``, one for
     each image or none, are wrapped. The file is written atomically; ResourceError where it cannot.
     """
-    width, height = _shown_size(images.shape[2], images.shape[1])
     title_font, font, note_font = map(_load_font, (16, 13, 12))
+    width, height = _shown_size(images.shape[2], images.shape[1])
     blocks = [_lay_out_note(note, width, note_font) for note in notes] or [[]] * len(images)
-    below = _CAPTION_PX + _NOTE_PX * max(map(len, blocks))
-    columns = choose_columns(len(images), width, height + below - _CAPTION_PX)
-    rows = -(-len(images) // columns)
-    step_x, step_y = width + _GAP_PX, height + below + _GAP_PX
+    step_x = width + _GAP_PX
+    step_y = height + _CAPTION_PX + _NOTE_PX * max(map(len, blocks)) + _GAP_PX
+    columns = choose_columns(len(images), step_x, step_y)
     sheet_width = columns * step_x + _GAP_PX
     room = sheet_width - 2 * _GAP_PX
-    head = [line for text in subtitles for line in wrap(text.split(" "), room, note_font, " ")]
+    head = [line for text in subtitles for line in wrap(text.split(" "), room, note_font)]
     head_y = _GAP_PX + _TITLE_PX
     top = head_y + _SUBTITLE_PX * len(head) + (_BELOW_HEAD_PX if head else 0)
-    sheet = Image.new("RGB", (sheet_width, rows * step_y + top), _PAPER)
+    rows = -(-len(images) // columns)
+    sheet = Image.new("RGB", (sheet_width, top + rows * step_y), _PAPER)
     draw = ImageDraw.Draw(sheet)
-    title = shorten(title, room, title_font)
-    draw.text((_GAP_PX, _GAP_PX), title, fill=_INK, font=title_font)
+    draw.text((_GAP_PX, _GAP_PX), shorten(title, room, title_font), fill=_INK, font=title_font)
     for number, line in enumerate(head):
         y = head_y + number * _SUBTITLE_PX
         draw.text((_GAP_PX, y), line, fill=_NOTE_INK, font=note_font)
@@ -265,8 +243,15 @@ def draw_contact_sheet(
             method = Image.Resampling.NEAREST if enlarged else Image.Resampling.LANCZOS
             picture = picture.resize((width, height), method)
         sheet.paste(picture, (x, y))
-        draw.text((x, y + height + 2), shorten(caption, width, font), fill=_INK, font=font)
-        _draw_note(draw, (x, y + height + _CAPTION_PX), lines, note_font)
+        y += height
+        draw.text((x, y + 2), shorten(caption, width, font), fill=_INK, font=font)
+        y += _CAPTION_PX
+        for indent, line in lines:
+            draw.text((x + indent, y), line, fill=_NOTE_INK, font=note_font)
+            if indent and line.startswith(MIRRORED):
+                draw.text((x + indent, y), MIRRORED, fill=_MIRROR_INK, font=note_font)
+                _draw_mirror(draw, x + 6, y + 8)
+            y += _NOTE_PX
     encoded = io.BytesIO()
     sheet.save(encoded, "PNG")
     remedy = "name a file in a folder that exists, is writable and has room"
@@ -274,16 +259,14 @@ def draw_contact_sheet(
         write_output(path, encoded.getvalue())
 
 
-def choose_columns(images: int, width: int, height: int) -> int:
-    """The number of columns that brings the sheet closest to ``_ASPECT``."""
-    columns = math.sqrt(images * _ASPECT * (height + _CAPTION_PX + _GAP_PX) / (width + _GAP_PX))
-    return max(1, min(images, round(columns)))
+def choose_columns(images: int, step_x: int, step_y: int) -> int:
+    """The columns that bring the sheet closest to ``_ASPECT``, of pictures that far apart."""
+    return max(1, min(images, round(math.sqrt(images * _ASPECT * step_y / step_x))))
 
 
 def shorten(text: str, width_px: int, font: _Font) -> str:
     """``text`` on one line, its middle left out if it is wider than ``width_px``."""
-    line = " ".join(text.split())
-    dots = "…"
+    line, dots = " ".join(text.split()), "…"
     if not isinstance(font, ImageFont.FreeTypeFont):  # Pillow's bitmap font has Latin-1 only
         line, dots = line.encode("latin-1", "replace").decode("latin-1"), "..."
     kept, shown = len(line), line
@@ -293,46 +276,36 @@ def shorten(text: str, width_px: int, font: _Font) -> str:
     return shown
 
 
-def wrap(parts: Sequence[str], width_px: int, font: _Font, joint: str) -> list[str]:
-    """Lines of ``parts`` with ``joint`` between them, each at most ``width_px`` wide.
+def wrap(parts: Sequence[str], width_px: int, font: _Font) -> list[str]:
+    """Lines of ``parts`` with spaces between them, each at most ``width_px`` wide.
 
     A part that is too wide by itself is shortened.
     """
     lines: list[str] = []
-    for number, part in enumerate(parts):
-        ended = part + joint.rstrip() * (number + 1 < len(parts))
-        joined = f"{lines[-1]} {ended}" if lines else ended
-        if lines and font.getlength(joined) <= width_px:
-            lines[-1] = joined
+    for part in parts:
+        if lines and font.getlength(f"{lines[-1]} {part}") <= width_px:
+            lines[-1] += f" {part}"
         else:
-            lines.append(shorten(ended, width_px, font))
+            lines.append(shorten(part, width_px, font))
     return lines
 
 
 def _lay_out_note(note: Note, width_px: int, font: _Font) -> list[tuple[int, str]]:
     """The note's lines with their indents in pixels, which leave room for the arrows."""
-    indent = _INDENT_PX if note.is_mirrored else 0
-    operations = [_MIRRORED, *note.operations] if note.is_mirrored else note.operations
-    lines = [(0, line) for line in wrap(note.facts, width_px, font, ", ")]
-    return lines + [(indent, line) for line in wrap(operations, width_px - indent, font, ", ")]
+    indent = _INDENT_PX if MIRRORED in note.operations else 0
+    lines = []
+    for x, texts in ((0, note.facts), (indent, note.operations)):
+        parts = [f"{text}," for text in texts[:-1]] + [*texts[-1:]]
+        lines += [(x, line) for line in wrap(parts, width_px - x, font)]
+    return lines
 
 
-def _draw_note(
-    draw: ImageDraw.ImageDraw, place: tuple[int, int], lines: Sequence[tuple[int, str]], font: _Font
-) -> None:
-    x, y = place
-    for indent, line in lines:
-        draw.text((x + indent, y), line, fill=_NOTE_INK, font=font)
-        if indent and line.startswith(_MIRRORED):
-            draw.text((x + indent, y), _MIRRORED, fill=_MIRROR_INK, font=font)
-            # An arrow to the left and one to the right, about an axis: left and right exchanged.
-            middle, axis = y + 8, x + 6
-            draw.line((axis, middle - 5, axis, middle + 5), fill=_MIRROR_INK)
-            for side in (-1, 1):
-                foot, tip = axis + 2 * side, axis + 6 * side
-                corners = ((foot, middle - 4), (foot, middle + 4), (tip, middle))
-                draw.polygon(corners, _MIRROR_INK)
-        y += _NOTE_PX
+def _draw_mirror(draw: ImageDraw.ImageDraw, x: int, y: int) -> None:
+    """An arrow to the left and one to the right, about an axis: left and right exchanged."""
+    draw.line((x, y - 5, x, y + 5), fill=_MIRROR_INK)
+    for side in (-1, 1):
+        foot, tip = x + 2 * side, x + 6 * side
+        draw.polygon(((foot, y - 4), (foot, y + 4), (tip, y)), _MIRROR_INK)
 
 
 def _shown_size(width: int, height: int) -> tuple[int, int]:

@@ -24,7 +24,8 @@ _PLOT_PX, _BASE_PX = 124, 146
 _TICK_PX, _TITLE_PX, _BOTTOM_PX = 17, 35, 40  # below the base
 _LEAST_PX: Final = 1.5  # of a bar that is not 0
 _GAP: Final = 0.14  # of a bar's width
-_GAPS_BARS_MAX: Final = 60  # more bars touch each other
+_GAPS_BARS_MAX: Final = 60
+_OVERLAP: Final = -0.1  # of more bars, which would have seams without
 
 Values = NDArray[np.integer[Any]] | NDArray[np.floating[Any]]
 Edges = NDArray[np.floating[Any]]
@@ -222,7 +223,7 @@ def _draw_plot(chart: Chart, identity: str) -> str:
             y = f"{_BASE_PX - height_px(value):.1f}"
             lines.append(f'<line class="grid" x1="0" x2="100%" y1="{y}" y2="{y}"/>')
             lines.append(f'<text class="y" x="-8" y="{y}" dy="4">{format_compact(value)}</text>')
-    width, gap = 100 / len(chart.bars), _GAP if len(chart.bars) <= _GAPS_BARS_MAX else 0.0
+    width, gap = 100 / len(chart.bars), _GAP if len(chart.bars) <= _GAPS_BARS_MAX else _OVERLAP
     for number, (label, count) in enumerate(chart.bars):
         if count:
             height = max(height_px(count), _LEAST_PX)

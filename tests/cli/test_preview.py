@@ -8,7 +8,13 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from feeder.cli.contact_sheet import Note, choose_columns, draw_contact_sheet, show_samples
+from feeder.cli.contact_sheet import (
+    MIRRORED,
+    Note,
+    choose_columns,
+    draw_contact_sheet,
+    show_samples,
+)
 from feeder.dataset.opened import Dataset
 from feeder.plan.crop import plan_crops
 from feeder.plan.labels import LabelSpec
@@ -90,7 +96,7 @@ def test_the_sheet_shows_the_rows_of_the_batch_that_the_recipe_makes(
     assert sheet.title == f"{dataset.name}: train, seed 3, epoch 2, batch 1"
     assert (sheet.labels, sheet.notes) == (wanted.captions, wanted.notes)
     if not fields:  # operations take more room
-        assert _read(out).shape[1] == choose_columns(5, 128, 128) * 136 + 8
+        assert _read(out).shape[1] == choose_columns(5, 136, 156) * 136 + 8
 
 
 def test_boxes_show_whole_images_with_the_crop_bright(
@@ -101,7 +107,7 @@ def test_boxes_show_whole_images_with_the_crop_bright(
     for more in ([], ["--boxes"]):
         draw(dataset, *options, *more, "--out", tmp_path / "sheet.png")
     crops, boxes = drawn
-    assert all(note.is_mirrored and note.operations for note in crops.notes)
+    assert all(note.operations[0] == MIRRORED for note in crops.notes)
     assert boxes.notes == [Note(note.facts) for note in crops.notes]
     assert "what was done to the crop" in crops.subtitles[1]
     assert boxes.subtitles == (
