@@ -206,7 +206,7 @@ def run_survey(arguments: argparse.Namespace) -> int:
     page: Path = arguments.out or folder / SURVEY_NAME
     check_readable({f"dataset {folder}": folder})
     with (
-        Dataset.open(folder) as dataset,
+        Dataset.open(folder, open_shards=8) as dataset,
         explain_disk_errors("writing into", page.parent, "run the same command again"),
     ):
         duplicates = find_duplicates(dataset)
