@@ -8,7 +8,7 @@ processes (see task_pool).
 import json
 import os
 import stat
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Final
@@ -49,7 +49,7 @@ def list_source(
     Raises what ``Source.list_items`` does, and OSError where the work folder cannot be written.
     """
     if spec.kind == "samples":  # its spool is its list
-        return read_lists(work_folder, spec)
+        return read_lists(work_folder, range(len(spec.containers)))
     if find_spec(work_folder) != spec:
         forget_containers(work_folder)
     stamps = [_stamp(path_from_text(container)) for container in spec.containers]
@@ -62,7 +62,7 @@ def list_source(
             forget_list(work_folder, number)
             todo.append(number)
     if not todo:
-        return read_lists(work_folder, spec)
+        return read_lists(work_folder, range(len(spec.containers)))
     write_spec(work_folder, spec)
     progress.begin("listing", "items", None)
     workers = min(jobs, len(todo))  # one would list no faster than this process
@@ -81,13 +81,13 @@ def list_source(
                     progress.count(message)
     finally:
         progress.clear()
-    return read_lists(work_folder, spec)
+    return read_lists(work_folder, range(len(spec.containers)))
 
 
-def read_lists(work_folder: Path, spec: SourceSpec) -> list[ListedItems]:
-    """Map the complete lists of all containers, by number; DatasetError if one is missing."""
+def read_lists(work_folder: Path, numbers: Iterable[int]) -> list[ListedItems]:
+    """Map the complete lists of these containers; DatasetError if one is missing."""
     lists = []
-    for number in range(len(spec.containers)):
+    for number in numbers:
         listed = read_listed(work_folder, number)
         if listed is None:
             path = list_path(work_folder, number, "json")

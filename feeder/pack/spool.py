@@ -11,13 +11,12 @@ Invariant: once packing has begun the samples never change. A call that gives ot
 import contextlib
 import math
 from collections.abc import Iterable
-from types import TracebackType
 from typing import Final, Self
 
 import msgspec
 
 from feeder.errors import ConfigError, DatasetError, ResourceError
-from feeder.pack.containers import find_spec, forget_containers, write_spec
+from feeder.pack.containers import find_spec, forget_containers, read_lists, write_spec
 from feeder.pack.progress import ProgressLine
 from feeder.pack.work_folder import WorkFolder
 from feeder.plan.labels import LabelChoice
@@ -27,7 +26,7 @@ from feeder.source.listing import (
     NAME_BYTES_MAX,
     ItemListing,
     ListedItems,
-    list_path,
+    forget_list,
     read_listed,
 )
 from feeder.source.raw_labels import BadLabel, Form, Value, check_float, parse_decimal, read_raw
@@ -86,31 +85,29 @@ class Spool:
     """The samples in a work folder; a context manager that keeps what is complete."""
 
     def __init__(self, work: WorkFolder, spec: SourceSpec, progress: ProgressLine) -> None:
-        self._work = work
         self._folder = work.path
         self._destination = work.path.parent
         self._spec = spec
+        self._progress = progress
+        self._is_begun = work.is_begun
         self._kind: LabelChoice | None = spec.label_kind
         self._form: Form | None = None  # of the first label
         self._width = 0  # of labels of kind "float"
-        self._progress = progress
         self._keys = SampleKeys()
-        self._containers: set[int] = set()  # the complete ones
+        self._complete = 0  # containers, numbered from 1
+        self._spooled_bytes = 0  # in these
         self._open: ItemListing | None = None
         self._recent: dict[int, tuple[int, str]] = {}  # digest and key by stem, of the open one
         self._is_writing = False  # still true after an error: the open container is incomplete
-        self._is_begun = work.is_begun
-        self._spooled_bytes = 0  # in complete containers
         self._count = 0
         with self._disk_errors():
-            self._resume()
+            self._resume(find_spool(work) is not None)
             self._rejects = ItemListing(self._folder, _REJECTS)
 
     def add(self, sample: object) -> None:
         """Write a sample, unless it is here; one with a bad label is listed as left out."""
         self._count += 1
-        key, data, label = self._unpack(sample)
-        stored = self._encode_key(key)
+        key, stored, data, label = _read_sample(sample, self._count)
         self._progress.add(1, len(data))
         try:
             form, value = self._read_label(label)
@@ -130,13 +127,15 @@ class Spool:
             raise self._other_samples(f"{printable(key)} is new")
         self._is_writing = True
         with self._disk_errors():
-            listing = self._open = self._open or self._begin_container()
-            offset = listing.spill(data)
-            listing.add(key, label, offset=offset, size_bytes=len(data), stamp=digest)
+            if self._open is None:
+                number = self._complete + 1
+                self._open = ItemListing(self._folder, number, label_kind=self._kind)
+            offset = self._open.spill(data)
+            self._open.add(key, label, offset=offset, size_bytes=len(data), stamp=digest)
         self._recent[stem] = digest, key
         self._is_writing = False
-        bytes_max = max(CONTAINER_BYTES, self._spooled_bytes // _SHARE)
-        if listing.about.items >= CONTAINER_SAMPLES or listing.about.spilled_bytes >= bytes_max:
+        about, bytes_max = self._open.about, max(CONTAINER_BYTES, self._spooled_bytes // _SHARE)
+        if about.items >= CONTAINER_SAMPLES or about.spilled_bytes >= bytes_max:
             self._complete_container()
 
     def complete(self) -> SourceSpec:
@@ -147,22 +146,17 @@ class Spool:
             raise self._other_samples(f"{printable(self._find_key(stem))}{more} did not come")
         if not self._count:
             raise DatasetError("the iterable gave no samples: there is nothing to pack")
-        if self._open is not None:
-            self._complete_container()
+        self._complete_container()
         with self._disk_errors():
-            for number in range(1, max(self._containers, default=0)):
-                if number not in self._containers:  # a crash of the machine took this one
-                    with ItemListing(self._folder, number) as nothing:
-                        nothing.finish(LOCATION, _STAMP)
             self._rejects.finish(LOCATION, _STAMP)
-            count = max(self._containers, default=0) + 1
-            spec = msgspec.structs.replace(self._spec, containers=(LOCATION,) * count)
+            containers = (LOCATION,) * (self._complete + 1)
+            spec = msgspec.structs.replace(self._spec, containers=containers)
             write_spec(self._folder, spec)
         return spec
 
-    def _resume(self) -> None:
+    def _resume(self, is_spool: bool) -> None:
         """Find the complete containers of earlier calls, and remove all else."""
-        if find_spool(self._work) is None:
+        if not is_spool:
             if self._is_begun:
                 raise ConfigError(
                     f"{self._destination} holds the beginning of another packing: give another "
@@ -171,30 +165,25 @@ class Spool:
             forget_containers(self._folder)
         # from here on `feeder pack` into this folder is refused
         write_spec(self._folder, msgspec.structs.replace(self._spec, containers=()))
-        for path in sorted(self._folder.glob("list-*")):
-            number = int(path.name.removeprefix("list-").partition(".")[0])
-            listed = read_listed(self._folder, number)
-            if number == _REJECTS or listed is None:
-                path.unlink(missing_ok=True)
-            elif number not in self._containers:
-                self._containers.add(number)
-                self._spooled_bytes += listed.spilled_bytes
-                self._keys.add_listed(ListedItems(self._folder, number, listed))
-                widths = listed.facts.widths
-                if listed.items and self._kind != "none":
-                    rows = ListedItems(self._folder, number, listed).rows
-                    self._form, self._width = Form(int(rows["form"][0])), next(iter(widths), 1)
-
-    def _begin_container(self) -> ItemListing:
-        number = next(n for n in range(1, len(self._containers) + 2) if n not in self._containers)
-        return ItemListing(self._folder, number, label_kind=self._kind)
+        while (listed := read_listed(self._folder, self._complete + 1)) is not None:
+            self._complete += 1
+            self._spooled_bytes += listed.spilled_bytes
+            items = ListedItems(self._folder, self._complete, listed)
+            self._keys.add_listed(items)
+            if listed.items and self._kind != "none":
+                self._form = Form(int(items.rows["form"][0]))
+                self._width = next(iter(listed.facts.widths), 1)
+        numbers = {int(path.name[5:10]) for path in self._folder.glob("list-*")}
+        for number in numbers - {*range(1, self._complete + 1)}:
+            forget_list(self._folder, number)
 
     def _complete_container(self) -> None:
-        assert self._open is not None
+        if self._open is None:
+            return
         self._is_writing = True
         with self._disk_errors():
             self._open.finish(LOCATION, _STAMP)
-        self._containers.add(self._open.number)
+        self._complete += 1
         self._spooled_bytes += self._open.about.spilled_bytes
         self._open = None
         self._keys.add({stem: digest for stem, (digest, _) in self._recent.items()}, given=True)
@@ -221,16 +210,12 @@ class Spool:
 
     def _find_key(self, stem: int) -> str:
         """Return the key of a sample in a complete container."""
-        for number in self._containers:
-            listed = read_listed(self._folder, number)
-            if listed is None:
-                continue
-            items = ListedItems(self._folder, number, listed)
+        for items in read_lists(self._folder, range(1, self._complete + 1)):
             for at, size in items.rows[["name_at", "name_bytes"]].tolist():
                 stored = items.text[at : at + size]
                 if stem_hash(stored) == stem:
                     return decode_name(stored)
-        raise DatasetError(f"{list_path(self._folder, 1, 'json')} is damaged: {self._start_over()}")
+        raise DatasetError(f"{self._folder} is damaged: {self._start_over()}")
 
     def _read_label(self, label: object) -> tuple[Form, Value]:
         """Return a label's form and value; BadLabel for one that none of its kind can be.
@@ -259,44 +244,6 @@ class Spool:
         self._form, self._width = first, self._width or len(values)
         return form, value
 
-    def _unpack(self, sample: object) -> tuple[str, bytes | memoryview, object]:
-        """Return key, bytes and label of a sample; ConfigError if it is none."""
-        if not isinstance(sample, (tuple, list)) or len(sample) != 3:
-            length = f" of {len(sample)}" if isinstance(sample, (tuple, list)) else ""
-            raise ConfigError(
-                f"sample {self._count} is a {type(sample).__name__}{length}: give a tuple "
-                "(key, bytes, label)"
-            )
-        key, data, label = sample
-        if not isinstance(key, str):
-            raise ConfigError(
-                f"the key of sample {self._count} is of the type {type(key).__name__}: give a str"
-            )
-        if isinstance(data, (bytearray, memoryview)):
-            view = memoryview(data)
-            data = view.cast("B") if view.c_contiguous else view.tobytes()
-        if not isinstance(data, (bytes, memoryview)):
-            raise ConfigError(
-                f"the image of sample {self._count}, {printable(key)}, is of the type "
-                f"{type(data).__name__}: give the bytes of an image file"
-            )
-        return key, data, label
-
-    def _encode_key(self, key: str) -> bytes:
-        """Return a key as shards store it; ConfigError if it is no name."""
-        try:
-            stored = encode_name(key)
-        except UnicodeEncodeError:
-            stored = b""
-        parts = stored.split(b"/")
-        if b"\0" in stored or len(stored) > NAME_BYTES_MAX or {*parts} & {b"", b".", b".."}:
-            raise ConfigError(
-                f"the key {printable(key[:100])!r} of sample {self._count} is no name: give text "
-                f"of 1 to {NAME_BYTES_MAX} bytes in UTF-8 without empty parts, . and .. between "
-                "its slashes"
-            )
-        return stored
-
     def _other_samples(self, what: str) -> ConfigError:
         return ConfigError(
             f"{self._destination} holds samples of an earlier call, and {what}: give the same "
@@ -312,14 +259,9 @@ class Spool:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
         try:
-            if self._open is not None and not self._is_writing:
+            if not self._is_writing:
                 self._complete_container()
         except ResourceError:
             if error is None:
@@ -328,3 +270,37 @@ class Spool:
             for listing in (self._open, self._rejects):
                 if listing is not None:
                     listing.__exit__(kind, error, traceback)
+
+
+def _read_sample(sample: object, number: int) -> tuple[str, bytes, bytes | memoryview, object]:
+    """Return key, key as shards store it, bytes and label; ConfigError if this is no sample."""
+    if not isinstance(sample, (tuple, list)) or len(sample) != 3:
+        length = f" of {len(sample)}" if isinstance(sample, (tuple, list)) else ""
+        raise ConfigError(
+            f"sample {number} is a {type(sample).__name__}{length}: give a tuple (key, bytes, "
+            "label)"
+        )
+    key, data, label = sample
+    if not isinstance(key, str):
+        raise ConfigError(
+            f"the key of sample {number} is of the type {type(key).__name__}: give a str"
+        )
+    if isinstance(data, (bytearray, memoryview)):
+        view = memoryview(data)
+        data = view.cast("B") if view.c_contiguous else view.tobytes()
+    if not isinstance(data, (bytes, memoryview)):
+        raise ConfigError(
+            f"the image of sample {number}, {printable(key)}, is of the type "
+            f"{type(data).__name__}: give the bytes of an image file"
+        )
+    try:
+        stored = encode_name(key)
+    except UnicodeEncodeError:
+        stored = b""
+    parts = {*stored.split(b"/")}
+    if b"\0" in stored or len(stored) > NAME_BYTES_MAX or parts & {b"", b".", b".."}:
+        raise ConfigError(
+            f"the key {printable(key[:100])!r} of sample {number} is no name: give text of 1 to "
+            f"{NAME_BYTES_MAX} bytes in UTF-8 without empty parts, . and .. between its slashes"
+        )
+    return key, stored, data, label
