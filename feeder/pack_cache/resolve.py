@@ -96,32 +96,25 @@ class SourceCache:
         folder that is full or not writable.
         """
         entry = CacheEntry(self._folder, source)
-        repack = self._repack
         with explain_disk_errors("keeping packed sources in", self._folder, _REMEDY):
-            while True:
-                record = entry.read_record()
-                if record is not None and not repack:
-                    dataset = entry.folder / record.folder
-                    is_gone = self._check(entry, record)
-                    if is_gone or not self._has_other_classes(dataset, classes_of):
-                        return dataset
-                self._check_source(source)
-                with entry.locked(self._progress):
-                    if entry.read_record() == record:
-                        return self._pack(entry, record, classes_of)
-                repack = False  # another process has packed it meanwhile
+            record = entry.read_record()
+            if record and not self._repack and self._is_usable(entry, record, classes_of):
+                return entry.folder / record.folder
+            recognise(source)  # what cannot be packed gets no entry
+            if os.path.isdir(source) and is_inside(self._folder, Path(source)):
+                raise ConfigError(
+                    f"the folder for packed sources, {self._folder}, is inside the source "
+                    f"{source}: give another one with --cache-dir"
+                )
+            with entry.locked(self._progress):
+                before, record = record, entry.read_record()
+                if record and record != before and self._is_usable(entry, record, classes_of):
+                    return entry.folder / record.folder  # another process has packed it meanwhile
+                return self._pack(entry, record, classes_of)
 
-    def _check_source(self, source: str) -> None:
-        """Raise an error for what cannot be packed, before an entry is made for it."""
-        recognise(source)
-        if os.path.isdir(source) and is_inside(self._folder, Path(source)):
-            raise ConfigError(
-                f"the folder for packed sources, {self._folder}, is inside the source {source}: "
-                "give another one with --cache-dir"
-            )
-
-    def _check(self, entry: CacheEntry, record: CacheRecord) -> bool:
-        """Return whether the source is gone; DatasetError if it or the packed copy has changed."""
+    def _is_usable(self, entry: CacheEntry, record: CacheRecord, classes_of: Path | None) -> bool:
+        """Return whether to serve the packed copy, as the source is gone, or it and the classes
+        are the same; DatasetError if the source or the copy has changed."""
         source = printable(path_to_text(entry.source))
         dataset = entry.folder / record.folder
         try:
@@ -139,7 +132,7 @@ class SourceCache:
                 f"{source} has changed since it was packed ({change}): --repack packs it again"
             )
         self._note(f"{source} is packed in {dataset}")
-        return False
+        return not self._has_other_classes(dataset, classes_of)
 
     def _find_change(self, entry: CacheEntry, stamp: Stamp) -> str:
         """Return how the source differs from ``stamp``; empty if it does not."""

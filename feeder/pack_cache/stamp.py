@@ -55,23 +55,22 @@ def take_stamp(paths: Iterable[str], report: Callable[[int], None]) -> Stamp:
 
 
 def describe_change(old: Stamp, new: Stamp) -> str:
-    """Describe what differs, as a clause for a message; empty if nothing does.
+    """Describe the first container that differs, as a clause for a message; empty if none does.
 
     A folder is looked at again, to name the file that was changed last, or the folder that was
     where files are gone.
     """
     before = {container.path: container for container in old}
     after = {container.path: container for container in new}
-    clauses = []
-    for paths, word in ((before.keys() - after.keys(), "gone"), (after.keys() - before, "new")):
-        if paths:
-            more = f", and {len(paths) - 1:,} more" if len(paths) > 1 else ""
-            clauses.append(f"{printable(min(paths))} is {word}{more}")
-    changed = sorted(path for path in before if path in after and before[path] != after[path])
-    if clauses or not changed:
-        return "; ".join(clauses)
-    others = f", and {len(changed) - 1:,} more have changed" if len(changed) > 1 else ""
-    return _describe_container(before[changed[0]], after[changed[0]]) + others
+    changed = [path for path in sorted(before | after) if before.get(path) != after.get(path)]
+    if not changed:
+        return ""
+    first = changed[0]
+    if first in before and first in after:
+        change = _describe_container(before[first], after[first])
+    else:
+        change = f"{printable(first)} is {'gone' if first in before else 'new'}"
+    return f"{change}, and {len(changed) - 1:,} more" if len(changed) > 1 else change
 
 
 def _describe_container(old: ContainerStamp, new: ContainerStamp) -> str:
