@@ -30,6 +30,10 @@ _BAD_LIMIT: Final = re.compile(r"(\d+(?:\.\d+)?)(%?)")
 CHECK_OPTIONS: Final = "check --source, --image and --label"
 
 
+class TooManyBadImages(DatasetError):  # noqa: N818 -- names what happened
+    """Raised when more images are bad than may be left out; what was done is kept."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PackOptions:
     """How to pack; None chooses by the size of the source."""
@@ -63,12 +67,62 @@ class PackOptions:
                 raise ConfigError(f"{name} {value} is not within {low} .. {high}")
         if self.tile_width_px not in TILE_WIDTHS_PX:
             raise ConfigError(f"--tile-width {self.tile_width_px} is not one of {TILE_WIDTHS_PX}")
-        _ = self.bad_limit
+        self.allowed_bad(0)
 
-    @property
-    def bad_limit(self) -> "BadLimit":
-        """How many images may be left out; ConfigError if the text has no meaning."""
-        return BadLimit("--strict allows") if self.strict else BadLimit.parse(self.max_bad)
+    def allowed_bad(self, files: int) -> int:
+        """Return how many of ``files`` images may be bad.
+
+        ``max_bad`` is a share ("5%") or a number ("20"); ConfigError for any other text.
+        """
+        match = _BAD_LIMIT.fullmatch(self.max_bad.strip())
+        if match is None or (not match[2] and "." in match[1]):
+            raise ConfigError(
+                f"--max-bad {self.max_bad}: give a share such as 5%, or a number of images such "
+                "as 20"
+            )
+        number = float(match[1])
+        if match[2] and number > 100:
+            raise ConfigError(f"--max-bad {self.max_bad} is more than 100%")
+        if self.strict:
+            return 0
+        return int(number / 100 * files + 1e-9) if match[2] else int(number)
+
+    def check_bad(
+        self, bad: Sequence[QuarantineEntry], files: int, work_folder: Path, *, untried: int
+    ) -> None:
+        """Raise TooManyBadImages if ``bad`` are more than may be bad of ``files``, or all of them.
+
+        Their list goes to ``work_folder``. ``untried`` of the others may turn out to be bad, too.
+        """
+        count = len(bad)
+        is_over = count > self.allowed_bad(files)
+        if not count or (not is_over and count < files):
+            return
+        path = work_folder / QUARANTINE_NAME
+        path.write_bytes(encode_quarantine(bad))
+        kinds = Counter(entry.kind for entry in bad)
+        first = min(bad, key=lambda entry: entry.path)
+        limit = "--strict allows" if self.strict else f"--max-bad {self.max_bad}"
+        raise TooManyBadImages(
+            f"{count:,} of {plural(files, 'image')} {'is' if count == 1 else 'are'} bad "
+            f"({', '.join(f'{number:,} {kind}' for kind, number in kinds.most_common())})"
+            f"{f', more than {limit}' if is_over else ''}: first "
+            f"{printable(first.path)}, {first.kind} ({first.reason}); "
+            f"{'the list is' if count == 1 else 'all are in'} {path}; "
+            f"{self._remedy(count, files, untried)}"
+        )
+
+    def _remedy(self, count: int, files: int, untried: int) -> str:
+        if count >= files:
+            return f"{CHECK_OPTIONS}: none of the images can be packed like this"
+        if self.strict:
+            way = "pack without --strict"
+        elif self.max_bad.strip().endswith("%"):
+            way = f"leave them out with --max-bad {100 * count // files + 1}%"
+        else:
+            way = f"leave them out with --max-bad {count}"
+        more = f" or more: {plural(untried, 'image is', 'images are')} not tried yet"
+        return f"repair or remove them, or {way}{more if untried else ''}"
 
     @property
     def conversion(self) -> SourceOptions:
@@ -105,72 +159,3 @@ class PackOptions:
                 "fewer"
             )
         return self.shards
-
-
-class TooManyBadImages(DatasetError):  # noqa: N818 -- names what happened
-    """Raised when more images are bad than may be left out; what was done is kept."""
-
-
-@dataclass(frozen=True, slots=True)
-class BadLimit:
-    """How many images may be left out: a share of all, or a number where ``share`` is None."""
-
-    option: str
-    """As the user gave it, for messages."""
-    share: float | None = None
-    count: int = 0
-
-    @classmethod
-    def parse(cls, text: str) -> "BadLimit":
-        """Read --max-bad: "5%", or a number of images such as "20"."""
-        match = _BAD_LIMIT.fullmatch(text.strip())
-        if match is None or (not match[2] and "." in match[1]):
-            raise ConfigError(
-                f"--max-bad {text}: give a share such as 5%, or a number of images such as 20"
-            )
-        option = f"--max-bad {text}"
-        if not match[2]:
-            return cls(option, count=int(match[1]))
-        if float(match[1]) > 100:
-            raise ConfigError(f"{option} is more than 100%")
-        return cls(option, share=float(match[1]) / 100)
-
-    def allowed(self, files: int) -> int:
-        """Return how many of ``files`` images may be bad."""
-        return self.count if self.share is None else int(self.share * files + 1e-9)
-
-    def check(
-        self, bad: Sequence[QuarantineEntry], files: int, work_folder: Path, *, untried: int
-    ) -> None:
-        """Raise TooManyBadImages if ``bad`` are more than may be bad of ``files``, or all of them.
-
-        Their list goes to ``work_folder``. ``untried`` of the others may turn out to be bad, too.
-        """
-        count = len(bad)
-        is_over = count > self.allowed(files)
-        if not count or (not is_over and count < files):
-            return
-        path = work_folder / QUARANTINE_NAME
-        path.write_bytes(encode_quarantine(bad))
-        kinds = Counter(entry.kind for entry in bad)
-        first = min(bad, key=lambda entry: entry.path)
-        raise TooManyBadImages(
-            f"{count:,} of {plural(files, 'image')} {'is' if count == 1 else 'are'} bad "
-            f"({', '.join(f'{number:,} {kind}' for kind, number in kinds.most_common())})"
-            f"{f', more than {self.option}' if is_over else ''}: first "
-            f"{printable(first.path)}, {first.kind} ({first.reason}); "
-            f"{'the list is' if count == 1 else 'all are in'} {path}; "
-            f"{self._remedy(count, files, untried)}"
-        )
-
-    def _remedy(self, count: int, files: int, untried: int) -> str:
-        if count >= files:
-            return f"{CHECK_OPTIONS}: none of the images can be packed like this"
-        if self.share is not None:
-            way = f"leave them out with --max-bad {100 * count // files + 1}%"
-        elif self.option.startswith("--strict"):
-            way = "pack without --strict"
-        else:
-            way = f"leave them out with --max-bad {count}"
-        more = f" or more: {plural(untried, 'image is', 'images are')} not tried yet"
-        return f"repair or remove them, or {way}{more if untried else ''}"

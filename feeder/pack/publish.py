@@ -149,13 +149,13 @@ def plan_balance(counts: Sequence[int]) -> dict[int, list[Rows]]:
 def balance_parts(
     work: WorkFolder, changes: Mapping[int, Sequence[Rows]], label_bytes: int
 ) -> None:
-    """Write the changed parts that are not written yet, and remove the parts they replace.
+    """Write the shards of changed parts that are not written yet, and remove these parts.
 
     ``label_bytes`` is the size of a label row in all of them.
     """
     for part, content in changes.items():
-        path = work.balanced_path(part)
-        if not path.exists() and not work.shard_path(part).exists():
+        path = work.shard_path(part)
+        if not path.exists() and any(count for _, _, count in content):
             with ShardWriter(path, shard=part, label_bytes=label_bytes) as writer:
                 for source, first, count in content:
                     _copy_rows(work, work.part_path(source), first, count, writer)
@@ -181,16 +181,15 @@ def _copy_rows(work: WorkFolder, path: Path, first: int, count: int, writer: Sha
 def publish_shards(
     work: WorkFolder, draft: Manifest, quarantine: Sequence[QuarantineEntry], *, shards: int
 ) -> None:
-    """Make the first ``shards`` parts in ``work``, which are balanced, the dataset that it is in.
+    """Make the first ``shards`` parts, of which changed ones are shards, the dataset in ``work``.
 
     ``draft`` is the manifest without what the shards show: their entries, duplicates and content.
     """
     destination = work.path.parent
     paths = [work.shard_path(part) for part in range(shards)]
     for part, path in enumerate(paths):
-        for finished in (work.balanced_path(part), work.part_path(part)):
-            if finished.exists():
-                finished.replace(path)
+        if work.part_path(part).exists():
+            work.part_path(part).replace(path)
     fsync_folder(destination)
     write_output(destination / QUARANTINE_NAME, encode_quarantine(quarantine))
     manifest = msgspec.structs.replace(

@@ -207,7 +207,7 @@ def plan_packing(
     rows = selection.rows[~np.isin(selection.rows, list(reading.bad))]
     rejected = [*_rejected(items, selection, reading)]
     files = len(rows)
-    options.bad_limit.check(rejected, files + len(rejected), work.path, untried=files)
+    options.check_bad(rejected, files + len(rejected), work.path, untried=files)
     if not files:
         raise DatasetError(f"{printable(spec.location)} holds no items: there is nothing to pack")
     classes = plan_classes(items, reading, spec, known)
@@ -262,7 +262,7 @@ def pack_parts(
     Raises TooManyBadImages.
     """
     state, parts = plan.state, range(plan.state.shards)
-    results = [_read_finished(work, part) for part in parts]
+    results = [work.read_result(part) for part in parts]
     packed: Counter[str] = Counter()
     if None in results:
         packed = _pack_unfinished(work, plan, results, options, run, progress)
@@ -272,14 +272,8 @@ def pack_parts(
     for result in finished:
         bad += result.quarantine
     untried = state.files - sum(result.files for result in finished)
-    options.bad_limit.check(bad, state.files + len(plan.rejected), work.path, untried=untried)
+    options.check_bad(bad, state.files + len(plan.rejected), work.path, untried=untried)
     return packed, finished
-
-
-def _read_finished(work: WorkFolder, part: int) -> PartResult | None:
-    """Return the result of a part whose samples are there, too."""
-    paths = (work.part_path(part), work.balanced_path(part), work.shard_path(part))
-    return work.read_result(part) if any(path.exists() for path in paths) else None
 
 
 def _pack_unfinished(
@@ -298,7 +292,7 @@ def _pack_unfinished(
     warn_of_small_disk(destination, needed, progress)
     if done:
         progress.note(f"resuming: {done:,} of {state.files:,} files are packed already")
-    allowed = options.bad_limit.allowed(state.files + len(plan.rejected))
+    allowed = options.allowed_bad(state.files + len(plan.rejected))
     bad = len(plan.rejected) + sum(len(result.quarantine) for result in finished)
     packed: Counter[str] = Counter()
 

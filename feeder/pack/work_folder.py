@@ -6,7 +6,6 @@
                           refused
     part-00003.fds        a finished part, as packed
     part-00003.json       its PartResult, written after it: the part is finished
-    balanced-00003.fds    the part after samples moved between parts (see publish)
     lock                  held by the running packing, so that there is only one
     *.tmp                 being written; removed at the next start
 
@@ -39,7 +38,9 @@ from feeder.source.source import SourceSpec
 
 STATE_NAME: Final = "state.json"
 _VERSION: Final = 7
-_UNFINISHED: Final = re.compile(r"(manifest\.json|\w+\.jsonl|survey\.html)\.\d+\.tmp")
+_UNFINISHED: Final = re.compile(
+    r"(manifest\.json|\w+\.jsonl|survey\.html|shard-\d+\.fds)\.\d+\.tmp"
+)
 _JSON_BYTES_MAX: Final = 256 << 20  # packing writes no larger ones
 
 
@@ -189,10 +190,6 @@ class WorkFolder:
 
     def part_path(self, number: int) -> Path:
         return self.path / f"part-{number:05d}.fds"
-
-    def balanced_path(self, number: int) -> Path:
-        """Part ``number`` after balancing, where that changed it."""
-        return self.path / f"balanced-{number:05d}.fds"
 
     def shard_path(self, number: int) -> Path:
         """Part ``number`` in the dataset."""

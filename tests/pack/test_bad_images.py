@@ -16,7 +16,7 @@ import feeder
 from feeder.cli.pack import format_summary
 from feeder.dataset.manifest import MANIFEST_NAME, load_manifest
 from feeder.errors import ConfigError, DatasetError
-from feeder.pack.options import BadLimit, PackOptions
+from feeder.pack.options import PackOptions
 from feeder.pack.progress import ProgressLine
 from feeder.pack.run import PackSummary, pack_dataset
 from feeder.pack.work_folder import QuarantineEntry
@@ -46,10 +46,10 @@ def test_a_limit_is_a_share_or_a_number() -> None:
         ("29%", 100, 29),
         ("12", 5, 12),
     ):
-        assert BadLimit.parse(text).allowed(files) == allowed
+        assert PackOptions(max_bad=text).allowed_bad(files) == allowed
     for text in ("", "x", "-1", "0.5", "101%", "5 %%", "1e3", "nan%"):
         with pytest.raises(ConfigError, match=r"--max-bad"):
-            BadLimit.parse(text)
+            PackOptions(max_bad=text)
 
 
 @pytest.mark.parametrize(
@@ -65,14 +65,14 @@ def test_the_remedy_fits_the_option_and_the_share(
     tmp_path: Path, option: str, files: int, remedy: str
 ) -> None:
     bad = [QuarantineEntry(path=name, kind="no-label", reason="none") for name in ("b", "a")]
-    limit = PackOptions(max_bad=option).bad_limit if option else PackOptions(strict=True).bad_limit
+    options = PackOptions(max_bad=option) if option else PackOptions(strict=True)
     with pytest.raises(DatasetError, match=remedy) as error:
-        limit.check(bad, files, tmp_path, untried=0)
+        options.check_bad(bad, files, tmp_path, untried=0)
     assert f"2 of {files} images are bad (2 no-label)" in str(error.value)
     assert f"first a, no-label (none); all are in {tmp_path}/quarantine.jsonl" in str(error.value)
     one = r"^1 of 2 images is bad .*; the list is .* 1 image is not"
     with pytest.raises(DatasetError, match=one):
-        BadLimit.parse("0").check(bad[:1], 2, tmp_path, untried=1)
+        PackOptions(max_bad="0").check_bad(bad[:1], 2, tmp_path, untried=1)
 
 
 @given(st.data())
@@ -83,18 +83,18 @@ def test_what_is_advised_holds_when_all_images_were_tried(data: st.DataObject) -
         st.decimals(0, 100, places=3).map(lambda share: f"{share}%"),
         st.integers(0, files).map(str),
     )
-    limit = BadLimit.parse(data.draw(texts))
+    options = PackOptions(max_bad=data.draw(texts))
     bad = [QuarantineEntry(path="a", kind="empty", reason="no bytes")] * count
     with tempfile.TemporaryDirectory() as folder:
         try:
-            limit.check(bad, files, Path(folder), untried=0)
+            options.check_bad(bad, files, Path(folder), untried=0)
         except DatasetError as error:
-            assert count > limit.allowed(files)
+            assert count > options.allowed_bad(files)
             advised = str(error).rpartition("--max-bad ")[2]
-            assert advised.endswith("%") == limit.option.endswith("%")
-            BadLimit.parse(advised).check(bad, files, Path(folder), untried=0)
+            assert advised.endswith("%") == options.max_bad.endswith("%")
+            PackOptions(max_bad=advised).check_bad(bad, files, Path(folder), untried=0)
         else:
-            assert count <= limit.allowed(files)
+            assert count <= options.allowed_bad(files)
 
 
 def _labelled(source: Path, count: int, *, unlabelled: int, is_bad: Any = lambda _: False) -> Path:
