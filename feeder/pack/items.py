@@ -28,7 +28,7 @@ from feeder.process.path_text import decode_name, printable
 from feeder.process.regular_file import open_regular_file
 from feeder.source.listing import ListedItems, Text, map_rows, map_text
 from feeder.source.raw_labels import Form
-from feeder.source.source import Item, SourceSpec
+from feeder.source.source import Item
 
 if TYPE_CHECKING:  # the worker processes read lists, and plan nothing
     from feeder.pack.classes import ClassPlan
@@ -242,20 +242,3 @@ def read_items(
             name = decode_name(file.read(name_bytes))
             size -= _HEAD.size + label_bytes + name_bytes
             yield Item(container, item_offset, item_bytes, name, stamp), label, label_row
-
-
-def describe_change(old: Path, new: Path, label_bytes: int, spec: SourceSpec) -> str:
-    """Return the first difference of two lists of one order, as a clause for a message."""
-    lists = (read_items(path, 0, path.stat().st_size, label_bytes) for path in (old, new))
-    for before, after in itertools.zip_longest(*lists):
-        if before is None or after is None or before[0].name != after[0].name:
-            names = " and ".join(printable(each[0].name) for each in (before, after) if each)
-            return f"names differ, first {names}"
-        item = after[0]
-        if before[0] != item:
-            path = spec.containers[item.container]
-            file = f"{path}/{item.name}" if spec.is_loose else path
-            return f"{printable(file)} was written again or replaced"
-        if before != after:
-            return f"{printable(item.name)} had another label"
-    return "a file without items was written again or replaced"

@@ -122,8 +122,7 @@ def pack_dataset(
             try:
                 plan = plan_packing(work, spec, options, known, progress)
                 check_labels(labels)
-                work.begin(msgspec.to_builtins(plan.state), spec)
-                work.new_items_path.replace(work.items_path)
+                work.begin(msgspec.to_builtins(plan.state))
                 packed: Counter[str] = Counter()
                 if not (destination / MANIFEST_NAME).exists():
                     packed, results = pack_parts(work, plan, options, run or run_tasks, progress)
@@ -218,7 +217,7 @@ def plan_packing(
     total_bytes = int(items.rows["size_bytes"][order].sum())
     shards = options.choose_shards(files, total_bytes)
     sizes = [samples_in_shard(files, shards, part) for part in range(shards)]
-    listing, extents, counts = write_items(work.new_items_path, items, order, classes, sizes)
+    listing, extents, counts = write_items(work.items_path, items, order, classes, sizes)
     counted = f" in {plural(len(classes.classes), 'class', 'classes')}" if classes.classes else ""
     progress.note(f"found {plural(files, 'image')}{counted}, {total_bytes / 1e6:,.1f} MB")
     return PackPlan(

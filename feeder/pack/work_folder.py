@@ -28,13 +28,11 @@ from feeder.convert.prepare import SourceOptions
 from feeder.dataset.format import shard_name
 from feeder.dataset.manifest import MANIFEST_NAME, WORK_FOLDER_NAME, canonical_json
 from feeder.errors import ConfigError, DatasetError
-from feeder.pack.items import describe_change
 from feeder.pack.progress import ProgressLine
 from feeder.plan.labels import LabelSpec
 from feeder.process.output_file import write_output
 from feeder.process.path_text import path_to_text, printable
 from feeder.process.regular_file import read_regular
-from feeder.source.source import SourceSpec
 
 STATE_NAME: Final = "state.json"
 _VERSION: Final = 7
@@ -90,6 +88,24 @@ class WorkState(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     conversion: SourceOptions
 
 
+def _differences(begun: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[str]:
+    """Yield what differs between the fields of two WorkStates, as clauses for a message."""
+    if begun["classes"] != new["classes"]:
+        yield "the classes were others (class folders, or --classes-of)"
+    elif begun["listing"] != new["listing"] and not any(
+        begun[name] != new[name] for name in ("seed", "split", "labels")
+    ):
+        change = "files were written again or replaced, or have other labels"
+        if begun["files"] != new["files"]:
+            change = f"it had {begun['files']:,} files and has {new['files']:,}"
+        yield f"the source has changed: {change}"
+    was, now = ({**state, **state["conversion"]} for state in (begun, new))
+    for name in (*new["conversion"], "seed", "split", "shards"):
+        if was[name] != now[name]:
+            option = name.removesuffix("_px").replace("_", "-")
+            yield f"{option} was {_show(was[name])}, now {_show(now[name])}"
+
+
 def _show(option: object) -> object:
     return "none" if option in (None, "") else option
 
@@ -124,10 +140,10 @@ class WorkFolder:
         """Whether parts may have been packed."""
         return (self.path / STATE_NAME).exists()
 
-    def begin(self, state: Mapping[str, Any], spec: SourceSpec | None = None) -> None:
+    def begin(self, state: Mapping[str, Any]) -> None:
         """Record what is made here, or resume it; OtherPackingError if something else was begun.
 
-        ``state`` are the fields of a WorkState, and ``spec`` its source, or what a repacking has.
+        ``state`` are the fields of a WorkState, or what a repacking has.
         """
         path, data = self.path / STATE_NAME, canonical_json(state)
         if not path.exists():
@@ -146,36 +162,14 @@ class WorkFolder:
                     "and pack again"
                 )
             what = "a repacking" if "former" in begun else "another packing"
-            if spec is not None and "former" not in begun:
-                what += f" ({'; '.join(self._differences(begun, state, spec))})"
+            if "former" not in {*begun, *state}:
+                what += f" ({'; '.join(_differences(begun, state))})"
         except (AttributeError, KeyError, TypeError, ValueError):
             raise self.damaged(path) from None
         raise OtherPackingError(
             f"{folder} holds the beginning of {what}: run the command that began it to resume it, "
             f"or remove {folder} to start over"
         )
-
-    def _differences(
-        self, begun: Mapping[str, Any], new: Mapping[str, Any], spec: SourceSpec
-    ) -> Iterator[str]:
-        """Yield what differs between two states, as clauses for a message."""
-        if begun["classes"] != new["classes"]:
-            yield "the classes were others (class folders, or --classes-of)"
-        elif begun["listing"] != new["listing"] and not any(
-            begun[name] != new[name] for name in ("seed", "split", "labels")
-        ):
-            change = "another"
-            if self.items_path.exists():
-                label_bytes = msgspec.convert(new["labels"], LabelSpec).stored_bytes
-                change = describe_change(self.items_path, self.new_items_path, label_bytes, spec)
-            if begun["files"] != new["files"]:
-                change = f"it had {begun['files']:,} files and has {new['files']:,}; {change}"
-            yield f"the source has changed: {change}"
-        was, now = ({**state, **state["conversion"]} for state in (begun, new))
-        for name in (*new["conversion"], "seed", "split", "shards"):
-            if was[name] != now[name]:
-                option = name.removesuffix("_px").replace("_", "-")
-                yield f"{option} was {_show(was[name])}, now {_show(now[name])}"
 
     def remove_unfinished(self) -> None:
         """Remove the temporary files that a killed packing left, here and in the dataset."""
@@ -215,11 +209,6 @@ class WorkFolder:
     @property
     def items_path(self) -> Path:
         return self.path / "items"
-
-    @property
-    def new_items_path(self) -> Path:
-        """The items as this run has listed them, until ``begin``."""
-        return self.path / "items.tmp"
 
     def remove(self) -> None:
         """Remove the folder, its state last, once the dataset is complete."""
