@@ -23,7 +23,6 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from feeder.dataset.format import checksum
 from feeder.dataset.manifest import (
     MANIFEST_NAME,
     Manifest,
@@ -41,7 +40,6 @@ from feeder.errors import ConfigError, DatasetError
 VERSION: Final = 2
 _MANIFEST_VERSION: Final = 3
 _ZERO_BYTES: Final = 8  # at the end of a blob
-_RECORD_CHECKSUM_BYTES: Final = 4
 _DRI: Final = b"\xff\xdd\x00\x04"
 _RST0: Final = 0xD0
 _EOI: Final = b"\xff\xd9"
@@ -103,9 +101,7 @@ def read_index(reader: ShardReader, entry: ShardEntry, number: int, label_bytes:
     ``reader`` is one of ``VERSION``, ``entry`` the manifest's entry, ``label_bytes`` the size of a
     label row. Raises DatasetError unless the shard has the size and the index that ``entry`` says.
     """
-    header = reader.header
-    index = reader.read_index()
-    records = index.records.view(RECORD)
+    header, index = reader.header, reader.read_index()
     if not (
         index.is_intact
         and f"{header.index_checksum:016x}" == entry.index_xxh3
@@ -114,18 +110,9 @@ def read_index(reader: ShardReader, entry: ShardEntry, number: int, label_bytes:
         and reader.file_bytes == header.file_bytes == entry.bytes
     ):
         raise DatasetError(
-            f"{reader.path} does not match the manifest ({_describe_mismatch(records)}); restore "
-            "it, or pack the source again"
+            f"{reader.path} does not match the manifest; restore it, or pack the source again"
         )
-    return index._replace(records=records)
-
-
-def _describe_mismatch(records: NDArray[np.void]) -> str:
-    for row, record in enumerate(records):
-        fields = record.tobytes()[:-_RECORD_CHECKSUM_BYTES]
-        if int(record["record_checksum"]) != checksum(fields) & 0xFFFFFFFF:
-            return f"the record in row {row} is damaged"
-    return "its records, labels or names are not those that were packed"
+    return index._replace(records=index.records.view(RECORD))
 
 
 def convert_to_jpeg(blob: bytes | bytearray, record: np.void) -> bytes:

@@ -206,8 +206,8 @@ def test_damage_is_an_error_that_names_what_is_damaged_and_nothing_is_published(
     blob = "(its checksum does not match): restore it, or pack the source again"
     for file, at, error in (
         (path, 300, f"sample 3 ({name}) in {path} is damaged {blob}"),
-        (path, row_1, f"{path} does not match the manifest (the record in row 1 is damaged); "),
-        (path, -3, f"{path} does not match the manifest (its records, labels or names are not"),
+        (path, row_1, f"{path} does not match the manifest; restore it"),
+        (path, -3, f"{path} does not match the manifest; restore it"),
         (path, 20, f"{path} has a damaged header"),
         (quarantine, 5, f"{quarantine} is damaged"),
         (manifest, 200, f"{manifest} is damaged"),
