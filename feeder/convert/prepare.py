@@ -4,7 +4,7 @@ The first bytes of a file decide its format, not its suffix. JPEGs are re-coded 
 few that cannot be (CMYK and YCCK, rare codings) and images of other formats become RGB as Pillow's
 ``convert("RGB")`` makes it, which is what training code sees through torchvision: alpha is dropped,
 an animation's first frame is taken, ICC profiles are ignored. They are encoded as JPEG at the given
-quality without chroma subsampling, then tiled. 16 bits a sample become 8 (``deep_levels``).
+quality without chroma subsampling, then tiled. 16 bits a sample become 8 (``decode_picture``).
 
 Options that accept loss (``lossy``) re-encode the images that they change, and leave the others
 without loss. No image is encoded more than once, and which files go to quarantine depends on no
@@ -19,8 +19,13 @@ from typing import Final, NamedTuple, cast
 
 from PIL import Image
 
-from feeder.convert.decode_picture import UPRIGHT, check_cmyk, decode_picture, read_orientation
-from feeder.convert.deep_levels import WHITE_U16
+from feeder.convert.decode_picture import (
+    UPRIGHT,
+    WHITE_U16,
+    check_cmyk,
+    decode_picture,
+    read_orientation,
+)
 from feeder.convert.jpeg_header import Frame, read_frame
 from feeder.convert.lossy import (
     SubsamplingName,
@@ -200,10 +205,10 @@ def _convert(
             flags |= Oddity.EXIF_IGNORED
     if picture.warned:
         flags |= Oddity.WARNED
-    if picture.rgb.clips:
+    if picture.clips:
         flags |= Oddity.CLIPPED
-    sample = _encode(picture.rgb.image, flags, options, frame, orientation)
-    return sample._replace(level_max=picture.rgb.level_max)
+    sample = _encode(picture.image, flags, options, frame, orientation)
+    return sample._replace(level_max=picture.level_max)
 
 
 def _encode(

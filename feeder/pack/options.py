@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from feeder.convert.deep_levels import WHITE_U16
+from feeder.convert.decode_picture import WHITE_U16
 from feeder.convert.lossy import SubsamplingName
 from feeder.convert.prepare import SourceOptions
 from feeder.dataset.manifest import QUARANTINE_NAME

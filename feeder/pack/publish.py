@@ -20,7 +20,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from feeder.convert.deep_levels import WHITE_U16
+from feeder.convert.decode_picture import WHITE_U16
 from feeder.dataset.content import content_fingerprint
 from feeder.dataset.format import checksum
 from feeder.dataset.manifest import (

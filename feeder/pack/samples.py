@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, get_args
 
-from feeder.convert.deep_levels import WHITE_U16
+from feeder.convert.decode_picture import WHITE_U16
 from feeder.convert.lossy import SubsamplingName
 from feeder.dataset.manifest import MANIFEST_NAME, Manifest, load_manifest
 from feeder.errors import ConfigError, FeederError

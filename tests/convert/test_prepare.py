@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from PIL import Image
 
-from feeder.convert.deep_levels import WHITE_U16
+from feeder.convert.decode_picture import WHITE_U16
 from feeder.dataset.format import Oddity
 from feeder.dataset.manifest import load_manifest
 from feeder.jpeg.recode import Subsampling
