@@ -8,9 +8,10 @@ rows of 0 and 1        the classes are the places in the rows
 """
 
 import hashlib
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,13 +22,11 @@ from feeder.pack.items import SourceItems
 from feeder.pack.label_reading import LabelReading
 from feeder.plan.labels import LabelKind, LabelSpec
 from feeder.process.path_text import path_from_text, printable
-from feeder.process.regular_file import read_regular
+from feeder.source.label_files.tables import read_class_names
 from feeder.source.listing import CLASSES_MAX
 from feeder.source.raw_labels import Form, decode_values
 from feeder.source.source import SourceSpec
-from feeder.survey.numbers import plural
 
-_FILE_BYTES_MAX: Final = 256 << 20
 _ROWS: Final = ("one-hot", "multi-hot")
 _KINDS: Final[dict[str, LabelKind]] = {
     "none": "none",
@@ -53,8 +52,8 @@ class ClassPlan:
     reading: LabelReading
     class_of: dict[str | int, int]
     """The class by the name or the number (from 0) that the source has for it."""
-    text_classes: NDArray[np.int64]
-    """The class of each of the source's texts; 0 for a text that is no class."""
+    class_of_key: NDArray[np.int64]
+    """The class of each of the reading's keys, by their numbers."""
 
     def digest(self) -> str:
         """Hash the classes, in order, and what labels are."""
@@ -62,26 +61,11 @@ class ClassPlan:
         data = names.encode("utf-8", "surrogateescape")
         return hashlib.blake2b(data, digest_size=16).hexdigest()
 
-    def labels_of(self, items: SourceItems, rows: NDArray[np.void]) -> NDArray[np.int64]:
-        """Return the classes (n,) of items of kind "index", from their ITEM records (n,)."""
-        classes = np.zeros(len(rows), np.int64)
+    def labels_of(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the classes (n,) of the items in ``rows`` (n,); 0 unless of kind "index"."""
         if self.labels.kind != "index":
-            return classes
-        forms, labels = np.array(rows["form"]), np.array(rows["label"])
-        is_done = forms == Form.TEXT
-        classes[is_done] = self.text_classes[labels[is_done]]
-        if self.reading.way in ("names", "numbers"):
-            is_number = forms == Form.NUMBER
-            numbers, places = np.unique(labels[is_number], return_inverse=True)
-            is_named, base = self.reading.is_named, self.reading.base
-            keys = (str(number) if is_named else number - base for number in numbers.tolist())
-            classes[is_number] = np.array([self.class_of[key] for key in keys], np.int64)[places]
-            is_done |= is_number
-        for at in np.flatnonzero(~is_done).tolist():
-            container = int(rows["container"][at])
-            key = self.reading.keys(items, container, int(forms[at]), int(labels[at]))
-            classes[at] = self.class_of[key[0]]  # type: ignore[index]
-        return classes
+            return np.zeros(len(rows), np.int64)
+        return self.class_of_key[self.reading.key_of[rows]]
 
     def stored_row(self, items: SourceItems, container: int, form: int, label: int) -> bytes:
         """What the shard stores beside an item's record; empty for kind "index"."""
@@ -89,7 +73,7 @@ class ClassPlan:
             return b""
         if form == Form.REALS and self.labels.kind == "float":
             return decode_values(items.text, label, form).tobytes()  # as the listing has stored it
-        keys = self.reading.keys(items, container, form, label)
+        keys = self.reading.read(items, container, form, label)
         if self.labels.kind == "float":
             return self.labels.encode_floats(keys)  # type: ignore[arg-type]
         return self.labels.encode_multi(self.class_of[key] for key in keys)  # type: ignore[index]
@@ -116,131 +100,105 @@ def plan_classes(
         )
     classes: tuple[str, ...] = ()
     class_of: dict[str | int, int] = {}
-    width = reading.width if kind == "float" else 1
     if kind in ("index", "multi"):
-        used = reading.used
-        if reading.way in _ROWS and used:
-            used = {*range(reading.width)}
-        given = None
-        if spec.kind != "imagenet-val":  # which reads the file itself: it translates its numbers
-            given = _read_class_names(spec.class_names_file)
-        if reading.is_named:
-            classes = _named_classes(used, spec, given, known)
-            class_of = {name: number for number, name in enumerate(classes)}
-        else:
-            classes, class_of = _number_classes(items, reading, spec, used, given, known)
-        if len(classes) > CLASSES_MAX:
-            raise ConfigError(
-                f"{len(classes):,} classes are more than {CLASSES_MAX:,}: choose another field "
-                "with --label"
-            )
-        if not classes or not used:
-            raise DatasetError(
-                "no image has a label: choose another field with --label, or give --label-kind none"
-            )
-        width = len(classes) if kind == "multi" else 1
-    keys: Iterable[str | int] = items.texts
-    if not reading.is_named:
-        values = reading.values - reading.base
-        keys = (int(value) if value.is_integer() else -1 for value in values.tolist())
+        classes, class_of = _find_classes(items, reading, spec, known)
+    widths = {"multi": len(classes), "float": reading.width}
     return ClassPlan(
-        labels=LabelSpec(kind=kind, width=width),
+        labels=LabelSpec(kind=kind, width=widths.get(kind, 1)),
         classes=classes,
         reading=reading,
         class_of=class_of,
-        text_classes=np.array([class_of.get(key, 0) for key in keys], np.int64),
+        class_of_key=np.array([class_of.get(key, 0) for key in reading.keys], np.int64),
     )
 
 
-def _named_classes(
-    used: set[str | int],
-    spec: SourceSpec,
-    given: tuple[str, ...] | None,
-    known: Manifest | None,
-) -> tuple[str, ...]:
-    names = sorted(map(str, used))
-    allowed = known.classes if known is not None else given
-    if allowed is None:
-        return tuple(names)
-    unknown = sorted(set(names).difference(allowed))
-    if not unknown:
-        return allowed
-    more = len(unknown) - 1
-    others = "" if not more else ", nor is 1 other" if more == 1 else f", nor are {more} others"
-    what = f"class {printable(unknown[0])}"
-    whose, remedy = "names of --class-names", "add it there"
+def _find_classes(
+    items: SourceItems, reading: LabelReading, spec: SourceSpec, known: Manifest | None
+) -> tuple[tuple[str, ...], dict[str | int, int]]:
+    """Return the classes, and the class of each key: by its name, which a number gets first."""
+    if not reading.keys:
+        raise DatasetError(
+            "no image has a label: choose another field with --label, or give --label-kind none"
+        )
+    used: list[str | int] = [*range(reading.width)]
+    if reading.way not in _ROWS:
+        used = sorted(reading.keys)
+    count = len(used) if reading.is_named else int(used[-1]) + 1
+    if count > CLASSES_MAX:
+        raise ConfigError(
+            f"labels reach {count:,} classes, the most is {CLASSES_MAX:,}: choose another field "
+            "with --label, or give --label-kind name if the numbers are names, float if they are "
+            "values"
+        )
+    given = None
+    if spec.class_names_file and spec.kind != "imagenet-val":  # which translates its numbers by it
+        given = read_class_names(path_from_text(spec.class_names_file))
+    names: Mapping[Any, str] = {key: str(key) for key in used}
+    if not reading.is_named:
+        names = _name_numbers(items, reading, spec, [*map(int, used)], given, known)
     if known is not None:
-        whose = "classes of the dataset that --classes-of names"
+        classes, whose = known.classes, "classes of the dataset that --classes-of names"
         remedy = "mend the labels, or pack without --classes-of"
-        if spec.kind == "class-folder":
-            what = f"class folder {printable(spec.containers[0])}/{printable(unknown[0])}"
+        if not reading.is_named:
+            remedy = f"give the names there with --class-names, {remedy}"
+    elif given is not None:
+        classes, whose, remedy = given, "names of --class-names", "add it there"
+    else:
+        classes, whose, remedy = tuple(names.values()), "", ""
+    number_of = {name: number for number, name in enumerate(classes)}
+    class_of = {key: number_of.get(names.get(key, ""), -1) for key in used}
+    unknown = [key for key, number in class_of.items() if number < 0]
+    if unknown:
+        name = printable(names.get(unknown[0], ""))
+        what = f"class {name if reading.is_named else unknown[0]}"
+        if spec.kind == "class-folder" and known is not None:
+            what = f"class folder {printable(spec.containers[0])}/{name}"
             remedy = "rename class folders to the names there, or move them out of the source"
-    raise ConfigError(f"{what} is not among the {len(allowed)} {whose}{others}: {remedy}")
+        elif not reading.is_named and name and name != str(unknown[0]):
+            what += f", {name},"
+        more = len(unknown) - 1
+        others = "" if not more else ", nor is 1 other" if more == 1 else f", nor are {more} others"
+        raise ConfigError(f"{what} is not among the {len(classes)} {whose}{others}: {remedy}")
+    return classes, class_of
 
 
-def _number_classes(
+def _name_numbers(
     items: SourceItems,
     reading: LabelReading,
     spec: SourceSpec,
-    used: set[str | int],
+    numbers: list[int],
     given: tuple[str, ...] | None,
     known: Manifest | None,
-) -> tuple[tuple[str, ...], dict[str | int, int]]:
-    """The classes of a source that numbers them, and the class of each number (from 0)."""
-    numbers = sorted(map(int, used))
-    largest = numbers[-1] if numbers else -1
-    base = 0 if reading.way in _ROWS else reading.base
+) -> dict[int, str]:
+    """Return the name of each number from 0 on, also of those that no label has.
+
+    They come from --class-names, from the source, else from the dataset whose classes to take.
+    """
+    if given is not None and reading.way in _ROWS and len(given) != reading.width:
+        raise ConfigError(
+            f"--class-names names {len(given)} classes, rows of 0 and 1 are of {reading.width}: "
+            "name each"
+        )
     if given is not None:
         _check_not_names(numbers, reading, spec, given, "--class-names")
-        if largest >= len(given):
-            raise ConfigError(
-                f"class {largest} has no name: --class-names names "
-                f"{plural(len(given), 'class', 'classes')}, from number 0"
-            )
-        if reading.way in _ROWS and len(given) != reading.width:
-            raise ConfigError(
-                f"--class-names names {len(given)} classes, rows of 0 and 1 are of "
-                f"{reading.width}: name each"
-            )
-        names = dict(enumerate(given))
-    else:
-        names = _own_names(items, numbers, base)
-    count = max(largest, max(names, default=-1)) + 1
-    if count > CLASSES_MAX:
-        raise ConfigError(
-            f"class number {largest + reading.base:,} is too large; the most is "
-            f"{CLASSES_MAX - 1:,}: choose another field with --label, --label-kind name if it "
-            "names a class, or float if it is a value"
+        return dict(enumerate(given))
+    own = _own_names(items, numbers, reading)
+    if known is not None and not own:
+        _check_not_names(numbers, reading, spec, known.classes, "the dataset of --classes-of")
+        return dict(enumerate(known.classes))
+    count = max(numbers[-1], *own, 0) + 1
+    names = {number: own.get(number, str(number)) for number in range(count)}
+    if known is None and len(set(names.values())) < count:
+        name = next(name for name, times in Counter(names.values()).items() if times > 1)
+        raise DatasetError(
+            f"two classes are called {printable(name)}: give the name of each with --class-names"
         )
-    if known is None:
-        classes = tuple(names.get(number, str(number)) for number in range(count))
-        if len(set(classes)) < count:
-            name = next(name for name in classes if classes.count(name) > 1)
-            raise DatasetError(
-                f"two classes are called {printable(name)}: give the name of each with "
-                "--class-names"
-            )
-        return classes, {number: number for number in range(count)}
-    whose = "the dataset that --classes-of names"
-    number_of = {name: number for number, name in enumerate(known.classes)}
-    class_of: dict[str | int, int] = {}
-    if not names:
-        _check_not_names(numbers, reading, spec, known.classes, whose)
-    for number in numbers:
-        name = names.get(number, str(number))
-        match = number_of.get(name) if names else number
-        if match is None or match >= len(known.classes):
-            raise ConfigError(
-                f"class {number}{f', {printable(name)},' if names else ''} is not among the "
-                f"{len(known.classes)} classes of {whose}: mend the labels, give the names there "
-                "with --class-names, or pack without --classes-of"
-            )
-        class_of[number] = match
-    return known.classes, class_of
+    return names
 
 
-def _own_names(items: SourceItems, numbers: list[int], base: int) -> dict[int, str]:
+def _own_names(items: SourceItems, numbers: list[int], reading: LabelReading) -> dict[int, str]:
     """The names that the source has for its classes, by number from 0."""
+    base = 0 if reading.way in _ROWS else reading.base
     names: dict[int, str] = {}
     listed = [each.listed for each in items.lists]
     for each in listed:
@@ -272,47 +230,17 @@ def _check_not_names(
     whose: str,
 ) -> None:
     """Raise ConfigError where a label may be a class's number or the name of another one."""
+    if spec.label_kind == "index" or reading.way in _ROWS:
+        return
     by_name = {name: number for number, name in enumerate(classes)}
-    may_be_names = spec.label_kind != "index" and reading.way not in _ROWS
-    for number in numbers if may_be_names else ():
+    for number in numbers:
         label = number + reading.base
         other = by_name.get(str(label), number)
         if other != number:
+            is_number = number < len(classes)
+            of_number = f"the class {printable(classes[number])}" if is_number else "no class"
+            kinds = "name or index" if is_number else "name"
             raise ConfigError(
                 f"labels can be read in two ways: {label} is the name of class {other} of {whose}, "
-                f"and the number of the class {printable(classes[number])}: give --label-kind name "
-                "or index"
-                if number < len(classes)
-                else f"label {label} is the name of class {other} of {whose}, and a number that it "
-                "does not have: give --label-kind name"
+                f"and the number of {of_number}: give --label-kind {kinds}"
             )
-
-
-def _read_class_names(path: str) -> tuple[str, ...] | None:
-    """Read the name of each class, one a line; None without a file."""
-    if not path:
-        return None
-    file = path_from_text(path)
-    try:
-        text = read_regular(file, _FILE_BYTES_MAX).decode("utf-8-sig")
-        names = tuple(map(str.strip, text.splitlines()))
-    except OSError as error:
-        raise ConfigError(f"--class-names {file} cannot be read: {error.strerror}") from None
-    except UnicodeDecodeError as error:
-        raise ConfigError(
-            f"--class-names {file} is not UTF-8 at byte {error.start}: convert it"
-        ) from None
-    while names and not names[-1]:
-        names = names[:-1]
-    seen: dict[str, int] = {}
-    for line, name in enumerate(names, 1):
-        if not name:
-            raise ConfigError(f"--class-names {file} has an empty line {line}: name each class")
-        if seen.setdefault(name, line) != line:
-            raise ConfigError(
-                f"--class-names {file} has {printable(name)} in lines {seen[name]} and {line}: "
-                "names must differ"
-            )
-    if not names:
-        raise ConfigError(f"--class-names {file} names no class")
-    return names

@@ -198,9 +198,9 @@ def write_items(
         for size in part_sizes:
             begin = file.tell()
             for start in range(first, first + size, _WRITE_ITEMS):
-                rows = items.rows[order[start : min(start + _WRITE_ITEMS, first + size)]]
-                labels = plan.labels_of(items, rows)
-                data = _encode_rows(items, rows, plan, labels)
+                rows = order[start : min(start + _WRITE_ITEMS, first + size)]
+                labels = plan.labels_of(rows)
+                data = _encode_rows(items, items.rows[rows], plan, labels)
                 if is_index:
                     counts += np.bincount(labels, minlength=len(counts))
                 digest.update(data)

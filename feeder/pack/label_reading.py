@@ -11,6 +11,7 @@ The few labels that do not fit what all others are belong to bad images. What co
 ways is never decided here: it is an error that names ``--label-kind`` or ``--uncertain``.
 """
 
+import enum
 from dataclasses import dataclass
 from typing import Final, Literal, NoReturn
 
@@ -19,17 +20,17 @@ from numpy.typing import NDArray
 
 from feeder.errors import ConfigError
 from feeder.pack.items import SourceItems
-from feeder.plan.labels import LabelChoice
 from feeder.process.path_text import printable
 from feeder.source.raw_labels import (
     MISSING,
     BadLabel,
     Form,
     LabelFacts,
-    LabelTexts,
-    Look,
     check_float,
     decode_values,
+    is_missing_word,
+    is_whole,
+    number_of,
     parse_decimal,
     show_label,
     split_joined,
@@ -40,6 +41,21 @@ Way = Literal["none", "names", "numbers", "lists", "one-hot", "multi-hot", "floa
 _SHOWN_CHARACTERS: Final = 80
 _CHUNK: Final = 1 << 16
 _FEW: Final = 10  # at most one label in ten may be of another kind than the others
+
+
+class Look(enum.IntEnum):
+    """What a label looks like by itself."""
+
+    NONE = 0
+    NUMBER = 1
+    WHOLE = 2
+    """A whole number that is written as a decimal: 1.0."""
+    DECIMAL = 3
+    MISSING = 4
+    NAME = 5
+    HUGE = 6
+    """A whole number that no label can be."""
+    LIST = 7
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,37 +73,38 @@ class LabelReading:
     """The number of the first class."""
     uncertain: int | None
     """What -1 and a missing value in a row of 0 and 1 are: 0 or 1; None: a fault."""
-    values: NDArray[np.float64]
-    """The numbers that the texts of the source are, NaN for others; by their positions."""
     facts: LabelFacts
     bad: dict[int, str]
     """Rows and reasons."""
-    used: set[str | int]
-    """Names, or numbers from 0, of the classes that labels have."""
+    keys: dict[str | int, int]
+    """The names, or numbers from 0, of the classes that labels have; each has a number."""
+    key_of: NDArray[np.int32]
+    """The number in ``keys`` of each item of one class, (n,)."""
 
-    def keys(
+    def read(
         self, items: SourceItems, container: int, form: int, label: int
     ) -> list[str] | list[int] | list[float]:
         """Return names or numbers (from 0) of a label's classes, or its floats; else BadLabel."""
         raw = _raw_values(items, container, form, label)
+        is_list = form >= Form.NUMBERS
+        if self.way in ("one-hot", "multi-hot") and not is_list:
+            raise BadLabel(f"its label {_show(raw[0])} is no row of 0 and 1")
+        if self.way in ("names", "numbers") and is_list:
+            raise BadLabel(f"its label is a list of {len(raw)}, unlike the others")
         if self.way in ("floats", "one-hot", "multi-hot"):
-            if self.way != "floats" and form < Form.NUMBERS:
-                raise BadLabel(f"its label {_show(raw[0])} is no row of 0 and 1")
             if len(raw) != self.width:
                 raise BadLabel(f"its label has {len(raw)} values, the others {self.width}")
-            return self._floats(raw) if self.way == "floats" else self._positions(raw)
-        if self.way != "lists" and form >= Form.NUMBERS:
-            raise BadLabel(f"its label is a list of {len(raw)}, unlike the others")
+            return [*map(_float, raw)] if self.way == "floats" else self._positions(raw)
         if self.is_named:
-            return [_name(value) for value in raw]
-        numbers = [self._number(value) for value in raw]
+            return [*map(_name, raw)]
+        numbers = [*map(self._number, raw)]
         if self.is_distinct and len(set(numbers)) < len(numbers):
             raise BadLabel(f"its label {_show(raw)} has a class twice, unlike the others")
         return numbers
 
     def _number(self, value: str | float) -> int:
-        number = parse_decimal(value) if isinstance(value, str) else value
-        if number is None or number == MISSING or not float(number).is_integer():
+        number = number_of(value)
+        if number is None or not float(number).is_integer():
             raise BadLabel(f"its label {_show(value)} is no class number")
         if number < self.base:
             raise BadLabel(
@@ -96,21 +113,12 @@ class LabelReading:
             )
         return int(number) - self.base
 
-    def _floats(self, raw: list[str] | list[int] | list[float]) -> list[float]:
-        values: list[float] = []
-        for value in raw:
-            number = parse_decimal(value) if isinstance(value, str) else value
-            if number is None or number == MISSING:
-                raise BadLabel(f"its label {_show(value)} is no number")
-            values.append(check_float(float(number)))
-        return values
-
     def _positions(self, raw: list[str] | list[int] | list[float]) -> list[int]:
         """The places of a row of 0 and 1 that have a 1."""
         ones: list[int] = []
         for at, value in enumerate(raw):
-            is_uncertain = value in (MISSING, -1) if self.facts.zero else value == MISSING
-            if is_uncertain or value != value:
+            is_minus = value == -1 and self.facts.zero > 0  # else it is in the place of 0
+            if is_minus or value == MISSING or value != value:
                 if self.uncertain is None:
                     raise BadLabel(f"its row of 0 and 1 has {_show(value)} (--uncertain)")
                 value = self.uncertain
@@ -126,13 +134,10 @@ class LabelReading:
 def read_labels(items: SourceItems, spec: SourceSpec) -> LabelReading:
     """Decide what the labels of a source are; ConfigError where they could be two things."""
     listed = [each.listed for each in items.lists]
-    texts = [LabelTexts(each.texts, by_name=each.by_name) for each in listed]
     facts = LabelFacts()
     for each in listed:
         facts.add(each.facts)
-    text_looks = np.concatenate([each.looks for each in texts])
-    values = np.concatenate([each.values for each in texts])
-    reader = _Reader(items, spec, text_looks, facts)
+    reader = _Reader(items, spec, facts)
     way, width = reader.choose()
     may_have_rows = ("multi", "one-hot", "multi-hot")  # a column for each class is one, too
     if spec.uncertain and way not in may_have_rows and spec.label_kind not in may_have_rows:
@@ -146,54 +151,234 @@ def read_labels(items: SourceItems, spec: SourceSpec) -> LabelReading:
         is_distinct=way == "lists" and spec.label_kind is None,
         base=next((each.base for each in listed if each.items), 0),
         uncertain={"no": 0, "yes": 1}.get(spec.uncertain),
-        values=values,
         facts=facts,
         bad={},
-        used=set(),
+        keys={},
+        key_of=np.zeros(len(items), np.int32),
     )
-    _look_again(items, reading, reader.looks)
+    if way != "none":
+        _read_all(items, reading)
     return reading
+
+
+def _read_all(items: SourceItems, reading: LabelReading) -> None:
+    """Read the label of every item; fill in ``reading``."""
+    shared: dict[tuple[int, int, int], int | str] = {}  # what many items have is read once
+    for start in range(0, len(items), _CHUNK):
+        labels = items.rows[start : start + _CHUNK][["container", "form", "label"]].tolist()
+        numbers = []
+        for row, label in enumerate(labels, start):
+            outcome = shared.get(label)
+            if outcome is None:
+                outcome = _read_one(items, reading, *label)
+                if label[1] in (Form.NUMBER, Form.TEXT):
+                    shared[label] = outcome
+            if isinstance(outcome, str):
+                reading.bad[row] = outcome
+                outcome = 0
+            numbers.append(outcome)
+        reading.key_of[start : start + len(numbers)] = numbers
+    if reading.is_named:
+        for text in items.texts:  # also classes that no item has
+            reading.keys.setdefault(text, len(reading.keys))
+
+
+def _read_one(
+    items: SourceItems, reading: LabelReading, container: int, form: int, label: int
+) -> int | str:
+    """Return the number of a label's first key, or why it is bad."""
+    try:
+        keys = reading.read(items, container, form, label)
+    except BadLabel as error:
+        return str(error)
+    if reading.way == "floats":
+        return 0
+    numbers = [reading.keys.setdefault(key, len(reading.keys)) for key in keys]  # type: ignore[arg-type]
+    return numbers[0] if numbers else 0
 
 
 class _Reader:
     """Decides what labels are."""
 
-    def __init__(
-        self,
-        items: SourceItems,
-        spec: SourceSpec,
-        text_looks: NDArray[np.uint8],
-        facts: LabelFacts,
-    ) -> None:
+    def __init__(self, items: SourceItems, spec: SourceSpec, facts: LabelFacts) -> None:
         self._items = items
-        self._text_looks = text_looks
         self._facts = facts
-        self._kind: LabelChoice | None = spec.label_kind
+        self._kind = spec.label_kind
         self._uncertain = spec.uncertain
-        self.looks = _look_at(items, text_looks)
-        self._count: list[int] = np.bincount(self.looks, minlength=8).tolist()
+        self._text_looks = np.array(
+            [
+                Look.NAME if each.listed.by_name else _look_at_text(text)
+                for each in items.lists
+                for text in each.listed.texts
+            ],
+            np.uint8,
+        )
+        self._looks = _look_at(items, self._text_looks)
+        self._count: list[int] = np.bincount(self._looks, minlength=8).tolist()
         self._forms: list[int] = np.bincount(items.rows["form"], minlength=8).tolist()
         self._by_name = all(each.listed.by_name for each in items.lists if each.listed.items)
         self._where = items.fields(" and ", 2)
 
     def choose(self) -> tuple[Way, int]:
         """Return what the labels are, and their width."""
-        if self._kind == "none" or not len(self.looks):
+        kind, labels = self._kind, len(self._looks)
+        lists = self._count[Look.LIST]
+        if kind == "none" or not labels:
             return "none", 1
-        lists, scalars = self._count[Look.LIST], sum(self._count) - self._count[Look.LIST]
-        can_mix = self._kind in ("multi", "float") or _are_few(min(lists, scalars), lists + scalars)
-        if not can_mix:
+        if kind not in ("multi", "float") and not _are_few(min(lists, labels - lists), labels):
             self._refuse(
-                f"{lists:,} are lists{self._such_as(Look.LIST)}, {scalars:,} are not",
+                f"{labels - lists:,} are no lists, {lists:,} are",
                 "give --label-kind multi if a list holds the classes of an image, or name another "
                 "field with --label",
+                Look.LIST,
             )
-        is_list = lists >= scalars or self._kind == "multi"
-        if self._by_name and self._kind != "float":
+        is_list = lists >= labels - lists or kind == "multi"
+        if self._by_name and kind != "float":
             return ("lists" if is_list else "names"), 1
-        if is_list or self._kind in ("one-hot", "multi-hot"):
+        if is_list or kind in ("one-hot", "multi-hot"):
             return self._choose_lists(lists)
         return self._choose_scalars()
+
+    def _choose_scalars(self) -> tuple[Way, int]:
+        count, decimals, names = self._count, self._count[Look.DECIMAL], self._count[Look.NAME]
+        if self._kind == "float":
+            return "floats", 1
+        numeric = count[Look.NUMBER] + count[Look.HUGE] + count[Look.WHOLE] + decimals
+        if not numeric + names or self._are_padded(numeric, names):
+            return "names", 1
+        are_names_few = _are_few(names, numeric + names)
+        if self._kind is None and not are_names_few:
+            self._check_joined()
+        if names >= numeric:
+            return "names", 1
+        if self._kind is None:
+            if not are_names_few:
+                self._refuse(
+                    f"numbers ({numeric:,}) and others ({names:,})",
+                    "give --label-kind name if all are names of classes, index if the others are "
+                    "faults",
+                    Look.NAME,
+                )
+            if decimals and not _are_few(decimals, numeric):
+                return "floats", 1
+            if decimals:
+                self._refuse(
+                    f"whole numbers ({numeric - decimals:,}) and others ({decimals:,})",
+                    "give --label-kind float if they are values, index if they are classes and "
+                    "the others are faults",
+                    Look.DECIMAL,
+                )
+            if count[Look.WHOLE]:
+                self._refuse(
+                    "they are whole numbers written as decimals",
+                    "give --label-kind index if they are classes, float if they are values",
+                    Look.WHOLE,
+                )
+        if count[Look.HUGE]:
+            raise ConfigError(
+                f"labels{self._where} are numbers that are too large for classes"
+                f"{self._such_as(Look.HUGE)}: choose another field with --label, or give "
+                "--label-kind name"
+            )
+        return "numbers", 1
+
+    def _are_padded(self, numeric: int, names: int) -> bool:
+        """Whether all labels are digits of one length, as 007: names, in any reading."""
+        texts = self._items.texts
+        lengths = {len(text) for text in texts}
+        if not names or len(lengths) != 1 or not all(text.isdecimal() for text in texts):
+            return False
+        (length,) = lengths
+        numbers = self._items.rows["label"][self._looks == Look.NUMBER]
+        is_long = (numbers >= 10 ** (length - 1)) & (numbers < 10**length)
+        return numeric == len(numbers) and bool(is_long.all())
+
+    def _check_joined(self) -> None:
+        """Raise ConfigError for texts that are lists of labels, as "cat;dog" and "1 0 0"."""
+        texts = {*self._items.texts}
+        joined = {text: split for text in texts if len(split := split_joined(text)) > 1}
+        parts = {part for split in joined.values() for part in split}
+        are_digits = all(part.removeprefix("-").isdecimal() for part in parts)
+        if parts & (texts - joined.keys()) or (joined and joined.keys() == texts and are_digits):
+            shown = printable(min(joined)[:_SHOWN_CHARACTERS])
+            self._refuse(
+                f"{shown} may be one label or several",
+                "give --label-kind multi (or multi-hot for rows of 0 and 1) if it is several, "
+                "name if it is one",
+            )
+
+    def _choose_lists(self, lists: int) -> tuple[Way, int]:
+        facts, kind, reals = self._facts, self._kind, self._forms[Form.REALS]
+        width = max(facts.widths, key=lambda each: (facts.widths[each], each), default=1)
+        if kind == "float":
+            return "floats", max(width, 1)
+        is_hot_kind = kind in ("one-hot", "multi-hot")
+        if is_hot_kind and not facts.switches:
+            raise ConfigError(
+                f"--label-kind {kind}: no label{self._where} is a list of 0 and 1"
+                f"{self._such_as(Look.LIST)}: leave it out, or choose another field with --label"
+            )
+        is_even = width > 1 and _are_few(lists - facts.widths[width], lists)
+        if is_hot_kind or (is_even and _are_few(lists - facts.switches, lists)):
+            return self._choose_rows(lists, width)
+        if kind == "multi":
+            return "lists", 1
+        if kind == "index":  # a list that is no row of 0 and 1 is a fault
+            return "numbers", 1
+        are_rows_few = _are_few(facts.switches, lists)
+        if _are_few(lists - reals, lists) or (are_rows_few and not _are_few(reals, lists)):
+            return "floats", width
+        odd = lists - self._forms[Form.TEXTS] - facts.classes
+        if not _are_few(odd, lists) or (odd and reals and is_even):
+            rows = ", one-hot or multi-hot if they are rows of 0 and 1" if facts.switches else ""
+            self._refuse(
+                f"{odd:,} of {lists:,} lists of numbers do not name different classes",
+                f"give --label-kind float if they are values, multi if they are classes{rows}",
+                Look.LIST,
+            )
+        return "lists", 1
+
+    def _choose_rows(self, lists: int, width: int) -> tuple[Way, int]:
+        """Return what lists of 0 and 1 are."""
+        facts, kind = self._facts, self._kind
+        may_be_classes = width == 2 and facts.classes > 0  # [0, 1]; a longer row repeats a number
+        if kind == "multi" and may_be_classes:
+            return "lists", 1
+        if kind is None and not _are_few(self._forms[Form.REALS], lists):
+            self._refuse(
+                "they are rows of 0.0 and 1.0",
+                "give --label-kind float if they are values, one-hot or multi-hot if they are "
+                "classes",
+                Look.LIST,
+            )
+        if kind is None and may_be_classes:
+            self._refuse(
+                f"they are lists of {width} numbers that are 0 or 1",
+                "give --label-kind multi if they are lists of classes, one-hot or multi-hot if "
+                "they are a row of 0 and 1 for each image",
+                Look.LIST,
+            )
+        is_minus_uncertain = facts.minus > 0 and facts.zero > 0
+        is_uncertain = is_minus_uncertain or facts.missing > 0
+        if is_uncertain and not self._uncertain:
+            what = "-1 beside 0 and 1" if is_minus_uncertain else "missing values"
+            raise ConfigError(
+                f"rows of labels{self._where} have {what}{self._such_as(Look.LIST)}: give "
+                "--uncertain no, yes or leave-out"
+            )
+        if kind in ("one-hot", "index"):
+            return "one-hot", width
+        may_have_more = is_uncertain and self._uncertain == "yes"
+        if kind is None and not may_have_more:
+            if facts.one == facts.switches:
+                return "one-hot", width
+            if facts.one and facts.one + facts.none == facts.switches:
+                self._refuse(
+                    f"their rows of 0 and 1 have one 1 each, but for {facts.none:,} that have none",
+                    "give --label-kind one-hot to leave those images out, multi-hot to keep them "
+                    "without a class",
+                )
+        return "multi-hot", width
 
     def lists_are_named(self) -> bool:
         """Return whether the classes in lists are names; ConfigError if both are common."""
@@ -206,8 +391,9 @@ class _Reader:
         numbered -= self._facts.widths.get(0, 0)  # lists without a class fit both
         if named > numbered and not (self._text_looks == Look.NAME).any():
             self._refuse(
-                f"they are lists of texts that are numbers{self._such_as(Look.LIST)}",
+                "they are lists of texts that are numbers",
                 "give --label-kind float if they are values, name if they are names of classes",
+                Look.LIST,
             )
         are_few = _are_few(named, named + numbered)
         if not are_few and named < numbered:
@@ -217,175 +403,33 @@ class _Reader:
             )
         return not are_few
 
-    def _choose_scalars(self) -> tuple[Way, int]:
-        count, decimals, names = self._count, self._count[Look.DECIMAL], self._count[Look.NAME]
-        if self._kind == "float":
-            return "floats", 1
-        numeric = count[Look.NUMBER] + count[Look.HUGE] + count[Look.WHOLE] + decimals
-        if not numeric + names or self._are_padded(numeric, names):
-            return "names", 1
-        if not _are_few(names, numeric + names):
-            self._check_joined()
-            if names >= numeric:
-                self._check_containers()
-                return "names", 1
-            if self._kind != "index":
-                self._refuse(
-                    f"numbers ({numeric:,}) and others ({names:,}){self._such_as(Look.NAME)}",
-                    "give --label-kind name if all are names of classes, index if the others are "
-                    "faults",
-                )
-        if self._kind != "index" and decimals:
-            if _are_few(decimals, numeric):
-                self._refuse(
-                    f"whole numbers ({numeric - decimals:,}) and others ({decimals:,})"
-                    f"{self._such_as(Look.DECIMAL)}",
-                    "give --label-kind float if they are values, index if they are classes and "
-                    "the others are faults",
-                )
-            return "floats", 1
-        if self._kind != "index" and count[Look.WHOLE]:
-            self._refuse(
-                f"they are whole numbers written as decimals{self._such_as(Look.WHOLE)}",
-                "give --label-kind index if they are classes, float if they are values",
-            )
-        if count[Look.HUGE]:
-            raise ConfigError(
-                f"labels{self._where} are numbers that are too large for classes"
-                f"{self._such_as(Look.HUGE)}: choose another field with --label, or give "
-                "--label-kind name"
-            )
-        return "numbers", 1
+    def _refuse(self, what: str, remedy: str, look: Look | None = None) -> NoReturn:
+        """Raise ConfigError, with an example of a look."""
+        such_as = "" if look is None else self._such_as(look)
+        raise ConfigError(f"labels{self._where} can be read in two ways: {what}{such_as}: {remedy}")
 
-    def _check_containers(self) -> None:
-        """Raise ConfigError where some containers have numbers, and others names."""
-        containers = self._items.rows["container"]
-        is_name = self.looks == Look.NAME
-        is_number = np.isin(self.looks, (Look.NUMBER, Look.WHOLE, Look.DECIMAL, Look.HUGE))
-        names, numbers = np.unique(containers[is_name]), np.unique(containers[is_number])
-        pair = np.setdiff1d(names, numbers)[:1].tolist() + np.setdiff1d(numbers, names)[:1].tolist()
-        if self._kind is None and len(pair) == 2:
-            one, other = (printable(self._items.lists[n].listed.container) for n in pair)
-            self._refuse(
-                f"names in {one}, numbers in {other}",
-                "give --label-kind name if all are names of classes, or pack them apart",
-            )
-
-    def _check_joined(self) -> None:
-        """Raise ConfigError for texts that are lists of labels, as "cat;dog" and "1 0 0"."""
-        if self._kind is not None:
-            return
-        texts = {*self._items.texts}
-        parts = {text: split_joined(text) for text in texts}
-        joined = {text for text in texts if len(parts[text]) > 1}
-        is_part = any(part in texts - joined for text in joined for part in parts[text])
-        digits = ("".join(each).replace("-", "") for each in parts.values())
-        if joined and (is_part or (joined == texts and all(map(str.isdecimal, digits)))):
-            shown = printable(min(joined)[:_SHOWN_CHARACTERS])
-            self._refuse(
-                f"{shown} may be one label or several",
-                "give --label-kind multi (or multi-hot for rows of 0 and 1) if it is several, "
-                "name if it is one",
-            )
-
-    def _are_padded(self, numeric: int, names: int) -> bool:
-        """Whether all labels are digits of one length, as 007: names, in any reading."""
-        texts = self._items.texts
-        lengths = {len(text) for text in texts}
-        if not names or len(lengths) != 1 or not all(text.isdecimal() for text in texts):
-            return False
-        (length,) = lengths
-        numbers = self._items.rows["label"][self.looks == Look.NUMBER]
-        is_long = (numbers >= 10 ** (length - 1)) & (numbers < 10**length)
-        return numeric == len(numbers) and bool(is_long.all())
-
-    def _choose_lists(self, lists: int) -> tuple[Way, int]:
-        facts, kind = self._facts, self._kind
-        width = max(facts.widths, key=lambda each: (facts.widths[each], each), default=1)
-        if kind == "float":
-            return "floats", max(width, 1)
-        is_even = width > 1 and _are_few(lists - facts.widths[width], lists)
-        if kind in ("one-hot", "multi-hot") and not facts.switches:
-            raise ConfigError(
-                f"--label-kind {kind}: no label{self._where} is a list of 0 and 1"
-                f"{self._such_as(Look.LIST)}: leave it out, or choose another field with --label"
-            )
-        is_hot = is_even and _are_few(lists - facts.switches, lists)
-        if is_hot or kind in ("one-hot", "multi-hot"):
-            return self._choose_rows(lists, width)
-        if kind == "multi":
-            return "lists", 1
-        if kind == "index":  # a list that is no row of 0 and 1 is a fault
-            return "numbers", 1
-        reals, are_rows_few = self._forms[Form.REALS], _are_few(facts.switches, lists)
-        if _are_few(lists - reals, lists) or (are_rows_few and not _are_few(reals, lists)):
-            return "floats", width
-        odd = lists - self._forms[Form.TEXTS] - facts.classes
-        if not _are_few(odd, lists) or (odd and reals and is_even):
-            rows = ", one-hot or multi-hot if they are rows of 0 and 1" if facts.switches else ""
-            self._refuse(
-                f"{odd:,} of {lists:,} lists of numbers do not name different classes"
-                f"{self._such_as(Look.LIST)}",
-                f"give --label-kind float if they are values, multi if they are classes{rows}",
-            )
-        return "lists", 1
-
-    def _choose_rows(self, lists: int, width: int) -> tuple[Way, int]:
-        facts, kind = self._facts, self._kind
-        may_be_classes = width == 2 and facts.classes > 0  # [0, 1]; a longer row repeats a number
-        if kind == "multi" and may_be_classes:
-            return "lists", 1
-        if kind is None and not _are_few(self._forms[Form.REALS], lists):
-            self._refuse(
-                f"they are rows of 0.0 and 1.0{self._such_as(Look.LIST)}",
-                "give --label-kind float if they are values, one-hot or multi-hot if they are "
-                "classes",
-            )
-        if kind is None and may_be_classes:
-            self._refuse(
-                f"they are lists of {width} numbers that are 0 or 1{self._such_as(Look.LIST)}",
-                "give --label-kind multi if they are lists of classes, one-hot or multi-hot if "
-                "they are a row of 0 and 1 for each image",
-            )
-        is_sure = not self._check_uncertain() or self._uncertain != "yes"
-        if kind in ("one-hot", "index"):
-            return "one-hot", width
-        if kind is None and is_sure and facts.one == facts.switches:
-            return "one-hot", width
-        if kind is None and is_sure and facts.one + facts.none == facts.switches and facts.one:
-            self._refuse(
-                f"their rows of 0 and 1 have one 1 each, but for {facts.none:,} that have none",
-                "give --label-kind one-hot to leave those images out, multi-hot to keep them "
-                "without a class",
-            )
-        return "multi-hot", width
-
-    def _check_uncertain(self) -> bool:
-        """Whether rows have something beside 0 and 1; ConfigError without --uncertain."""
-        facts = self._facts
-        is_uncertain = facts.missing > 0 or (facts.minus > 0 and facts.zero > 0)
-        if self._uncertain or not is_uncertain:
-            return is_uncertain
-        what = "-1 beside 0 and 1" if facts.minus and facts.zero else "missing values"
-        raise ConfigError(
-            f"rows of labels{self._where} have {what}{self._such_as(Look.LIST)}: give "
-            "--uncertain no, yes or leave-out"
-        )
-
-    def _such_as(self, look: int) -> str:
-        row = int(np.argmax(self.looks == look))
+    def _such_as(self, look: Look) -> str:
+        row = int(np.argmax(self._looks == look))
         container, form, label = self._items.rows[row][["container", "form", "label"]].tolist()
         raw = _raw_values(self._items, container, form, label)
         shown = [None if value == MISSING else value for value in raw]
         example = show_label(shown if form >= Form.NUMBERS else raw[0])
         return f" (such as {example} of {printable(self._items.name(row))})"
 
-    def _refuse(self, what: str, remedy: str) -> NoReturn:
-        raise ConfigError(f"labels{self._where} can be read in two ways: {what}: {remedy}")
-
 
 def _are_few(part: int, whole: int) -> bool:
     return part * _FEW <= whole
+
+
+def _look_at_text(text: str) -> Look:
+    if is_missing_word(text):
+        return Look.MISSING
+    if is_whole(text):
+        return Look.HUGE
+    value = parse_decimal(text)
+    if value is None:
+        return Look.NAME
+    return Look.WHOLE if value.is_integer() else Look.DECIMAL
 
 
 def _look_at(items: SourceItems, text_looks: NDArray[np.uint8]) -> NDArray[np.uint8]:
@@ -400,36 +444,6 @@ def _look_at(items: SourceItems, text_looks: NDArray[np.uint8]) -> NDArray[np.ui
     rows = np.flatnonzero(forms == Form.TEXT)
     looks[rows] = text_looks[items.rows["label"][rows]]
     return looks
-
-
-def _look_again(items: SourceItems, reading: LabelReading, looks: NDArray[np.uint8]) -> None:
-    """Read each label that its look alone does not show to fit; fill in ``reading``."""
-    if reading.way == "none":
-        return
-    labels, forms = items.rows["label"], items.rows["form"]
-    fits = np.zeros(len(looks), np.bool_)
-    if reading.way == "names":
-        fits = (forms == Form.TEXT) | (forms == Form.NUMBER)
-    elif reading.way == "numbers":
-        fits = (looks == Look.NUMBER) & (labels >= reading.base)
-    keys = np.unique(labels[fits & (forms == Form.NUMBER)]).tolist()
-    reading.used.update(
-        map(str, keys) if reading.is_named else (key - reading.base for key in keys)
-    )
-    if reading.is_named:  # also classes that no item has
-        reading.used.update(items.texts)
-    rows = np.flatnonzero(~fits)
-    for start in range(0, len(rows), _CHUNK):
-        chunk = rows[start : start + _CHUNK]
-        fields = items.rows[chunk][["container", "form", "label"]].tolist()
-        for row, (container, form, label) in zip(chunk.tolist(), fields, strict=True):
-            try:
-                found = reading.keys(items, container, form, label)
-            except BadLabel as error:
-                reading.bad[row] = str(error)
-            else:
-                if reading.way != "floats":
-                    reading.used.update(found)  # type: ignore[arg-type]
 
 
 def _raw_values(
@@ -450,6 +464,13 @@ def _name(value: object) -> str:
     if isinstance(value, float) or value == MISSING:
         raise BadLabel(f"its label {_show(value)} is no name of a class")
     return str(value)
+
+
+def _float(value: str | float) -> float:
+    number = number_of(value)
+    if number is None:
+        raise BadLabel(f"its label {_show(value)} is no number")
+    return check_float(float(number))
 
 
 def _show(value: object) -> str:

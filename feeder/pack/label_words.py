@@ -17,16 +17,7 @@ from feeder.survey.numbers import plural
 
 _IMAGES_MIN: Final = 16  # of so few it is no wonder that each has a class of its own
 _SPARSE: Final = 1000
-_CHUNK: Final = 1 << 16
 _BY_FOLDER: Final = ("class-folder", "imagenet-train")
-
-
-def used_classes(items: SourceItems, plan: ClassPlan, rows: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return the classes that the items in ``rows`` (n,) have, sorted; none for other labels."""
-    used = np.zeros(len(plan.classes) if plan.labels.kind == "index" else 0, np.bool_)
-    for start in range(0, len(rows) if len(used) else 0, _CHUNK):
-        used[plan.labels_of(items, items.rows[rows[start : start + _CHUNK]])] = True
-    return np.flatnonzero(used)
 
 
 def describe_labels(

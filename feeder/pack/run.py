@@ -34,7 +34,7 @@ from feeder.pack.classes import ClassPlan, plan_classes
 from feeder.pack.containers import check_labels, check_source, is_image, list_source, stamp_labels
 from feeder.pack.items import SourceItems, check_names, merge_lists, write_items
 from feeder.pack.label_reading import LabelReading, read_labels
-from feeder.pack.label_words import describe_labels, label_warnings, used_classes
+from feeder.pack.label_words import describe_labels, label_warnings
 from feeder.pack.options import PackOptions, TooManyBadImages
 from feeder.pack.part import Setup, Task
 from feeder.pack.progress import ProgressLine
@@ -210,7 +210,7 @@ def plan_packing(
     if not files:
         raise DatasetError(f"{printable(spec.location)} holds no items: there is nothing to pack")
     classes = plan_classes(items, reading, spec, known)
-    used = used_classes(items, classes, rows)
+    used = np.unique(classes.labels_of(rows))
     for line in label_warnings(items, spec, classes, files, used):
         progress.note(f"feeder: warning: {line}")
     order = items.order(rows, options.seed)

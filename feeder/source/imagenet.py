@@ -26,6 +26,7 @@ from feeder.errors import ConfigError, DatasetError
 from feeder.process.path_text import path_from_text, path_to_text, printable
 from feeder.source.decompress import open_container
 from feeder.source.kinds import Kind, missing_extra
+from feeder.source.label_files.tables import read_class_names
 from feeder.source.listing import ItemListing
 from feeder.source.location.storage import read_whole
 from feeder.source.source import SourceSpec
@@ -129,7 +130,13 @@ def _read_ground_truth(spec: SourceSpec) -> tuple[tuple[str, ...], tuple[str, ..
     if not all(line.isascii() and line.isdecimal() for line in lines):
         return lines, ()
     if spec.class_names_file:
-        classes = _read_class_names(path_from_text(spec.class_names_file))
+        names = path_from_text(spec.class_names_file)
+        classes = read_class_names(names)
+        if len(classes) >= _ORDER_CHECKED_FROM and [*classes] == sorted(classes):
+            raise ConfigError(
+                f"{printable(path_to_text(names))} is in alphabetic order, which ILSVRC2012's ids "
+                f"are not in: {_GIVE_CLASSES}"
+            )
     elif meta is not None:
         classes = _read_meta(meta, where)
     else:
@@ -187,18 +194,6 @@ def _split_lines(data: bytes, where: str) -> tuple[str, ...]:
                 "in the order of the images' numbers"
             )
     return tuple(lines)
-
-
-def _read_class_names(path: Path) -> tuple[str, ...]:
-    where = printable(path_to_text(path))
-    names = _split_lines(read_whole(path, _FILE_BYTES_MAX), where)
-    if len(set(names)) < len(names):
-        raise ConfigError(f"{where} names a class twice: line k is the synset of ILSVRC2012 id k")
-    if len(names) >= _ORDER_CHECKED_FROM and list(names) == sorted(names):
-        raise ConfigError(
-            f"{where} is in alphabetic order, which ILSVRC2012's ids are not in: {_GIVE_CLASSES}"
-        )
-    return names
 
 
 def _read_meta(data: bytes, where: str) -> tuple[str, ...]:

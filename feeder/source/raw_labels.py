@@ -67,37 +67,6 @@ _DTYPES: Final[dict[tuple[int, int], np.dtype[Any]]] = {
 }
 
 
-class Look(enum.IntEnum):
-    """What a label looks like by itself."""
-
-    NONE = 0
-    NUMBER = 1
-    WHOLE = 2
-    """A whole number that is written as a decimal: 1.0."""
-    DECIMAL = 3
-    MISSING = 4
-    NAME = 5
-    HUGE = 6
-    """A whole number that no label can be."""
-    LIST = 7
-
-
-class LabelTexts:
-    """What the texts in a container's list look like, by their numbers."""
-
-    def __init__(self, texts: tuple[str, ...], *, by_name: bool) -> None:
-        self.looks = np.full(len(texts), Look.NAME, np.uint8)
-        self.values = np.full(len(texts), np.nan)
-        for number, text in enumerate(() if by_name else texts):
-            if is_missing_word(text):
-                self.looks[number] = Look.MISSING
-            elif len(text) >= _INT64_DIGITS - 1 and _WHOLE.fullmatch(text):
-                self.looks[number] = Look.HUGE
-            elif (value := parse_decimal(text)) is not None:
-                self.looks[number] = Look.WHOLE if value.is_integer() else Look.DECIMAL
-                self.values[number] = value
-
-
 class LabelFacts(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """What the labels of a container that are lists have in common, as counts of lists."""
 
@@ -122,21 +91,18 @@ class LabelFacts(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
         """Count a list of numbers."""
         self.widths[len(values)] = self.widths.get(len(values), 0) + 1
         distinct = set(values)
-        if len(distinct) == len(values) and all(
-            value >= base and value == int(value) for value in values if value == value
-        ):
-            self.classes += all(value == value for value in values)
-        if len(values) == 1 or not (distinct <= _SWITCHES or any(map(math.isnan, distinct))):
-            return
-        distinct = {MISSING if math.isnan(value) else value for value in distinct}
-        if distinct <= _SWITCHES and distinct:
+        self.classes += len(distinct) == len(values) and all(
+            value >= base and value == int(value) for value in values
+        )
+        switches = {MISSING if math.isnan(value) else value for value in distinct}
+        if len(values) > 1 and switches <= _SWITCHES:
             ones = values.count(1)
             self.switches += 1
             self.one += ones == 1
             self.none += ones == 0
-            self.zero += 0 in distinct
-            self.minus += -1 in distinct
-            self.missing += MISSING in distinct
+            self.zero += 0 in switches
+            self.minus += -1 in switches
+            self.missing += MISSING in switches
 
     def observe_texts(self, values: Sequence[str]) -> None:
         """Count a list of names."""
@@ -176,6 +142,12 @@ def split_joined(text: str) -> list[str]:
     """Return the parts of a text that may be several labels, as "cat;dog" and "1 0 0"."""
     separator = _DIGITS_SEPARATOR if _DIGITS.fullmatch(text) else _SEPARATOR
     return [part for part in map(str.strip, separator.split(text)) if part]
+
+
+def number_of(value: str | float) -> float | None:
+    """Return the number in a value of a label; None for a name, and for nothing."""
+    number = parse_decimal(value) if isinstance(value, str) else value
+    return None if number == MISSING else number
 
 
 def check_float(value: float) -> float:
@@ -220,10 +192,15 @@ def _read_text(raw: str, is_name: bool) -> tuple[Form, Value]:
             raise BadLabel("its label has characters that are none (lone surrogates)") from None
     if not text:
         return Form.NONE, None
-    is_whole = len(text) <= _INT64_DIGITS and not is_name and _WHOLE.fullmatch(text)
-    if is_whole and abs(int(text)) <= _INT64_MAX:
+    may_be_number = len(text) <= _INT64_DIGITS and not is_name and is_whole(text)
+    if may_be_number and abs(int(text)) <= _INT64_MAX:
         return Form.NUMBER, int(text)
     return Form.TEXT, text
+
+
+def is_whole(text: str) -> bool:
+    """Return whether a text is a whole number of any size, written without a point."""
+    return _WHOLE.fullmatch(text) is not None
 
 
 def _digits(number: int) -> str:

@@ -132,7 +132,7 @@ def _check_reading(spec: SourceSpec, work: Path, facts: ListedContainer) -> bool
     for reason in reading.bad.values():
         refusal(reason, line_max=500)
     good = np.array([row for row in range(len(items)) if row not in reading.bad], np.int64)
-    classes = plan.labels_of(items, items.rows[good])
+    classes = plan.labels_of(good)
     assert all(0 <= each < max(len(plan.classes), 1) for each in classes.tolist())
     for row in items.rows[good]:
         fields = (int(row[name]) for name in ("container", "form", "label"))

@@ -73,7 +73,7 @@ def read_them(
         plan = plan_classes(items, reading, spec, known)
         rows = np.array([row for row in range(len(items)) if row not in reading.bad], np.int64)
         found: dict[int, Any] = dict.fromkeys(range(len(labels)))
-        numbers = plan.labels_of(items, items.rows[rows])
+        numbers = plan.labels_of(rows)
         for row, number in zip(rows.tolist(), numbers.tolist(), strict=True):
             values = _stored_values(plan, items, row)
             found[int(items.name(row))] = number if values is None else values

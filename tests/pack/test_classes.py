@@ -101,7 +101,6 @@ _LACKS = "is not among the 3 classes"
         (["ant", "dog", "eel", "fox"], _THREE, f"class dog {_LACKS} .*, nor are 2"),
         ([0], {**_THREE, "names": [{0: "cow"}]}, f"class 0, cow, {_LACKS}"),
         ([3], _THREE, f"class 3 {_LACKS}"),
-        (["a", "b", 1], _TWO_AND_ONE, "two ways: names in /somewhere/0.tar, numbers in /somewh"),
         ([0.5], _THREE, r"labels are of kind index, these are of kind float"),
     ],
 )
@@ -136,7 +135,7 @@ def test_names_come_from_a_file(names: Any) -> None:
     assert read_them([1, 0], class_names=three).classes == ("one", "two", "three")
     assert read_them(["two", "one"], class_names=three).labels == [1, 0]
     for labels, message in (
-        ([3], "class 3 has no name: --class-names names 3 classes"),
+        ([3], "class 3 is not among the 3 names of --class-names"),
         (["four"], "class four is not among the 3 names of --class-names"),
     ):
         with pytest.raises(ConfigError, match=message):
@@ -151,7 +150,7 @@ def test_names_come_from_a_file(names: Any) -> None:
     [
         (b"a\n\nb\n", "has an empty line 2"),
         (b"a\nb\na\n", "has a in lines 1 and 3"),
-        (b"a\n\xff\n", "is not UTF-8 at byte 2"),
+        (b"a\n\xff\n", "line 2 of .*names.txt is not UTF-8"),
     ],
 )
 def test_bad_lists_of_names_are_refused(names: Any, content: bytes, message: str) -> None:
@@ -177,7 +176,9 @@ def test_numbers_that_are_names_of_other_classes_are_read_as_the_user_says(names
     for options in ({"class_names": names(*classes)}, {"known": _known(*classes)}):
         with pytest.raises(ConfigError, match=r"read in two ways: 0 is .* class 1 of .* class 10:"):
             read_them([0, 1], **options)
-        with pytest.raises(ConfigError, match=r"label 10 is the name of class 0 .*-kind name"):
+        with pytest.raises(
+            ConfigError, match=r"10 is the name of class 0 .* the number of no class: .*-kind name$"
+        ):
             read_them([10, 10], **options)
         assert read_them([0, 1], **options, kind="index").labels == [0, 1]
         assert read_them([0, 1], **options, kind="name").labels == [1, 2]

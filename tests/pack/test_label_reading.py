@@ -201,7 +201,7 @@ REFUSED: list[tuple[list[Any], str]] = [
     ([*TWELVE, "a", "b"], _NAMES_OR_FAULTS.format(12, 2, "'a' of 12")),
     (["a;b", "a", "b"], "a;b may be one label or several: .*multi .*name if it is one"),
     # Lists beside what is none, of numbers and of names.
-    ([3, [4]], r"1 are lists \(such as \[4\] of 1\), 1 are not: give --label-kind multi if"),
+    ([3, [4]], r"1 are no lists, 1 are \(such as \[4\] of 1\): give --label-kind multi if"),
     ([[3], [4], [5], ["x"]], "3 have numbers, 1 have names: give --label-kind name if all"),
     ([["0.5", "1.5"]], r"texts that are numbers .*\['0.5', '1.5'\] of 0\): .*float .*name"),
     # Lists that may be rows, values or classes.

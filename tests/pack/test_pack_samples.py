@@ -364,7 +364,9 @@ def test_labels_and_names_that_were_mended_count_when_called_again(
     bad = [(key, data, label if label else -1) for key, data, label in samples[::-1]]
     with pytest.raises(DatasetError, match="8 of 23 images are bad"):
         feeder.pack_samples(bad, tmp_path / "packed")
-    with pytest.raises(ConfigError, match=r"class 2 has no name: class_names names 2 classes"):
+    with pytest.raises(
+        ConfigError, match=r"class 2 is not among the 2 names of class_names: add it"
+    ):
         feeder.pack_samples(samples, tmp_path / "packed", class_names=NAMES[:2])
     packed = feeder.pack_samples(samples, tmp_path / "packed", class_names=NAMES)
     assert (packed.samples, packed.classes) == (COUNT, tuple(NAMES))

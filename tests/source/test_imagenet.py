@@ -187,5 +187,5 @@ def test_class_names_in_alphabetic_order_are_not_those_of_the_ids(tmp_path: Path
     with pytest.raises(ConfigError, match="is in alphabetic order, which ILSVRC2012's ids are not"):
         list_validation(tmp_path, labels_file=str(labels), class_names_file=str(names))
     names.write_bytes(b"n00000002\nn00000001\nn00000002\n")
-    with pytest.raises(ConfigError, match="names a class twice"):
+    with pytest.raises(ConfigError, match="has n00000002 in lines 1 and 3"):
         list_validation(tmp_path, labels_file=str(labels), class_names_file=str(names))

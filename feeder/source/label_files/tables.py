@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from feeder.errors import DatasetError
+from feeder.errors import ConfigError, DatasetError
 from feeder.process.path_text import path_to_text, printable
 from feeder.process.regular_file import open_regular_file
 from feeder.source.label_files.columns import has_image_suffix
@@ -222,6 +222,29 @@ def _find_delimiter(sample: list[str], can_have_spaces: bool) -> str:
     words = [line.split() for line in sample if line.strip()]
     is_spaced = bool(words) and all(len(line) > 1 for line in words)
     return _SPACES if best_score == (0, 1) and can_have_spaces and is_spaced else best
+
+
+def read_class_names(path: Path) -> tuple[str, ...]:
+    """Return the name of each class, one a line; ConfigError where they are none or not clear."""
+    shown = f"--class-names {printable(path_to_text(path))}"
+    try:
+        names = [line.strip() for line in read_lines(path)]
+    except DatasetError as error:
+        raise ConfigError(f"--class-names: {error}") from None
+    while names and not names[-1]:
+        names.pop()
+    if not names:
+        raise ConfigError(f"{shown} names no class")
+    lines: dict[str, int] = {}
+    for line, name in enumerate(names, 1):
+        if not name:
+            raise ConfigError(f"{shown} has an empty line {line}: name each class")
+        if lines.setdefault(name, line) != line:
+            raise ConfigError(
+                f"{shown} has {printable(name)} in lines {lines[name]} and {line}: names must "
+                "differ"
+            )
+    return tuple(names)
 
 
 def read_lines(path: Path, line_bytes_max: int = 0) -> Iterator[str]:
