@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from feeder.errors import ConfigError
+from feeder.jpeg.decoders import DECODERS
 from feeder.process.program import run_guarded
 from feeder.process.stop_signals import StopSignals
 
@@ -24,6 +25,7 @@ from .plots import draw as plots
 from .report import JudgedReport, Report
 from .rivals import run as rivals
 from .rivals import setup
+from .rivals.catalogue import DEFAULT_FOLDER
 from .stream import ablate, eyes, links
 from .stream import run as stream
 
@@ -62,22 +64,63 @@ _NUMBERS: Final = {
 _SOAK: Final = {"batch_size": 128, "every": 5.0, "restart": 10.0, "lease": 5.0}
 """Options that `stream` has for --soak alone, with their defaults."""
 
-_FLAGS: Final[dict[str, tuple[str, str, dict[str, Any]]]] = {
-    "json": ("FILE", "write the results there too", {"type": Path}),
-    "plot": ("FILE", "draw the results there: .png or .svg", {"type": Path}),
-    "core": ("C", "core that does the decoding (default: the first usable)", {"type": int}),
-    "model": ("NAME", "a ResNet (resnet50)", {"default": "resnet50"}),
+_OPTIONS: Final[dict[str, dict[str, Any]]] = {
+    "json": {"metavar": "FILE", "type": Path, "help": "write the results there too"},
+    "plot": {"metavar": "FILE", "type": Path, "help": "draw the results there: .png or .svg"},
+    "core": {
+        "metavar": "C",
+        "type": int,
+        "help": "core that does the decoding (default: the first usable)",
+    },
+    "model": {"metavar": "NAME", "default": "resnet50", "help": "a ResNet (resnet50)"},
+    "decoder": {
+        "choices": DECODERS,
+        "default": "own",
+        "help": "decoder of the samples in rows that do not name one (default: own)",
+    },
+    "all": {"action": "store_true", "help": "print all rows, not only those of the conclusion"},
+    "seed": {
+        "metavar": "N",
+        "type": int,
+        "default": 0,
+        "help": "seed of the order of faults (default: 0)",
+    },
+    "cores": {
+        "choices": ("one", "all", "both"),
+        "default": "both",
+        "help": "measure on one core, on all, or first on one and then on all (default: both)",
+    },
+    "only": {
+        "metavar": "NAME,…",
+        "help": "measure Feeder and these rivals, e.g. tfdata,dali (default: all)",
+    },
+    "kinds": {
+        "metavar": "NAME,…",
+        "help": f"measure the folder and these: {', '.join(pack.NAMES)} (default: all)",
+    },
+    "environments": {
+        "metavar": "DIR",
+        "type": Path,
+        "default": DEFAULT_FOLDER,
+        "help": "where `make peers` has put the environments (default: .peers of the project)",
+    },
 }
-"""Metavar, help and settings of the other options that a bench can have, by name."""
+"""The other options that a bench can have, by name, as argparse takes them."""
 
-_INPUTS: Final = {
-    "[DST]": "packed dataset (default: synthetic ImageNet, made for the run)",
-    "[SRC]": "folder of classes with images (default: synthetic ImageNet, made for the run)",
+_INPUTS: Final[dict[str, dict[str, Any]]] = {
+    "[DST]": {
+        "nargs": "?",
+        "help": "packed dataset (default: synthetic ImageNet, made for the run)",
+    },
+    "[SRC]": {
+        "nargs": "?",
+        "help": "folder of classes with images (default: synthetic ImageNet, made for the run)",
+    },
+    "SRC": {"help": "folder of classes with images"},
 }
 
 
 def build_parser() -> argparse.ArgumentParser:
-    """Return the parser of the whole command line."""
     parser = argparse.ArgumentParser(
         prog="feeder-bench", description="Measure how fast batches are made and delivered here."
     )
@@ -88,23 +131,17 @@ def build_parser() -> argparse.ArgumentParser:
         run: Callable[[argparse.Namespace], _Outcome],
         takes: str,
         what: str,
-        add_own: Callable[[argparse.ArgumentParser], object] = lambda parser: None,
         **numbers: float,
-    ) -> None:
-        """Add a bench that takes words of _INPUTS and _FLAGS, options of its own, and numbers.
-
-        ``numbers`` are the defaults of those that _NUMBERS explains.
-        """
+    ) -> argparse.ArgumentParser:
+        """Add a bench that takes words of _INPUTS and _OPTIONS, and numbers with these defaults."""
         bench = benches.add_parser(name, help=what)
         bench.set_defaults(run=run)
         for word in takes.split():
             if word in _INPUTS:
-                metavar, about = word.strip("[]"), _INPUTS[word]
-                bench.add_argument("dataset", type=Path, nargs="?", metavar=metavar, help=about)
+                metavar = word.strip("[]")
+                bench.add_argument("dataset", type=Path, metavar=metavar, **_INPUTS[word])
             else:
-                metavar, about, settings = _FLAGS[word]
-                bench.add_argument(f"--{word}", metavar=metavar, help=about, **settings)
-        add_own(bench)
+                bench.add_argument(f"--{word}", **_OPTIONS[word])
         for key, default in numbers.items():
             option, is_whole = key.replace("_", "-"), isinstance(default, int)
             meaning = _NUMBERS.get(f"{name} {option}") or _NUMBERS[option]
@@ -115,13 +152,14 @@ def build_parser() -> argparse.ArgumentParser:
                 metavar="N" if is_whole else "T",
                 help=f"{meaning} (default: {default:g})",
             )
+        return bench
 
     what = "one core: each stage, and the whole sample"
     takes = "[DST] json core plot"
-    add("decode", decode.run, takes, what, decode.add_arguments, images=256, rounds=7)
+    add("decode", decode.run, f"{takes} decoder all", what, images=256, rounds=7)
     what = "the daemon and its clients, over ipc and tcp; --soak: for hours, as clients come and go"
     sizes = {"images": 1024, "rounds": 5, "batches": 5, "clients": 4, "idle": 3.0}
-    add("stream", stream.run, takes, what, _add_modes, **sizes, **_SOAK)
+    _add_modes(add("stream", stream.run, takes, what, **sizes, **_SOAK))
     what = "what each optimisation is worth, one by one"
     add("ablate", ablate.run, "[DST] json plot", what, images=512, rounds=9, batches=4)
     what = "what scrapes, status --watch and idle connections cost"
@@ -129,13 +167,13 @@ def build_parser() -> argparse.ArgumentParser:
     what = "what a list of thousands of feeders costs a client"
     add("links", links.run, "json", what, feeders=2048, seconds=20.0, rate=10.0)
     what = "is this device fed as promised? normalising, copies, a fed step"
-    add("gpu", gpu.run, "[DST] json", what, gpu.add_arguments)
+    gpu.add_arguments(add("gpu", gpu.run, "[DST] json", what))
     what = "break things at random; does a client notice?"
     sizes = {"images": 1024, "nodes": 2, "clients": 2, "batch_size": 64, "image_size": 224}
     times = {"minutes": 2.0, "calm": 20.0, "every": 4.0}
-    add("chaos", chaos.run, "[DST] json", what, _add_seed, **times, **sizes)
+    add("chaos", chaos.run, "[DST] json seed", what, **times, **sizes)
     what = "a model of many hosts: how many a job takes, and what a loss costs"
-    add("cluster", cluster.run, "[DST] json plot", what, cluster.add_arguments)
+    cluster.add_arguments(add("cluster", cluster.run, "[DST] json plot", what))
     what = "what a loader costs a training step; torch and numpy"
     add("loaders", _run_with_torch, "[DST] json core", what, images=1024, rounds=5, steps=4)
     what = "a training step's memory and speed, by ways to need less memory"
@@ -143,24 +181,27 @@ def build_parser() -> argparse.ArgumentParser:
     add("training-step", _run_with_torch, takes, what, batch=16, image_size=224, rounds=5)
     what = "a loader's state, and how fast a resumed one begins"
     add("resume", _run_with_torch, "[DST] json core", what, images=512, rounds=15)
-    add("compare", compare.run, "", "what changed between two runs, with the noise", _add_files)
+    files = add("compare", compare.run, "", "what changed between two runs, with the noise")
+    for name in "A", "B":
+        files.add_argument(name, type=Path, metavar=f"{name}.json", help="what --json wrote")
     what = "Feeder and other loaders, doing the same work"
     sizes = {"images": 4096, "rounds": 5, "batches": 8, "deadline": 180.0}
-    add("peers", rivals.run, "[SRC] json core plot", what, rivals.add_arguments, **sizes)
-    add("peers-setup", setup.run, "", "make the other loaders' environments", setup.add_arguments)
+    takes = "[SRC] json core plot cores only environments"
+    add("peers", rivals.run, takes, what, **sizes)
+    setup.add_arguments(add("peers-setup", setup.run, "", "make the other loaders' environments"))
     what = "resizing alone: each version that this CPU runs"
     add("resize", resize.run, "json core", what, crops=256, rounds=7)
     what = "normalising a batch on a CPU, beside copying it"
     add("normalise", normalise.run, "json core", what, images=256, rounds=9)
     what = "how closely synthetic images decode like real ones"
-    add("likeness", likeness.run, "json core", what, _add_source, images=600, rounds=7)
+    add("likeness", likeness.run, "SRC json core", what, images=600, rounds=7)
     what = "packing with loss: size, speed and PSNR, by option"
     add("loss", loss.run, "[SRC] json core", what, images=512, rounds=7)
     what = "packing from each kind of source; others' writers"
     sizes = {"images": 2000, "rounds": 5, "deadline": 600.0}
-    add("pack", pack.run, "[SRC] json core", what, pack.add_arguments, **sizes)
+    add("pack", pack.run, "[SRC] json core kinds environments", what, **sizes)
     what = "write synthetic ImageNet, as folders of JPEGs"
-    add("synthetic", synthetic.run, "", what, synthetic.add_arguments)
+    synthetic.add_arguments(add("synthetic", synthetic.run, "", what))
     return parser
 
 
@@ -175,20 +216,6 @@ def _run_with_torch(arguments: argparse.Namespace) -> Report:
         "training-step": training_step.run,
     }
     return runs[arguments.bench](arguments)
-
-
-def _add_source(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("source", type=Path, metavar="SRC", help="folder of classes with images")
-
-
-def _add_files(parser: argparse.ArgumentParser) -> None:
-    for name in "A", "B":
-        parser.add_argument(name, type=Path, metavar=f"{name}.json", help="what --json wrote")
-
-
-def _add_seed(parser: argparse.ArgumentParser) -> None:
-    what = "seed of the order of faults (default: 0)"
-    parser.add_argument("--seed", type=int, default=0, metavar="N", help=what)
 
 
 def _add_modes(parser: argparse.ArgumentParser) -> None:
@@ -220,7 +247,6 @@ def _time(text: str) -> float:
 
 
 def main(argv: Sequence[str]) -> int:
-    """Run one bench and return the exit status (as ``feeder`` has them)."""
     return run_guarded("feeder-bench", lambda: run(argv))
 
 

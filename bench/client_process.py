@@ -29,8 +29,6 @@ TIMEOUT_S: Final = 60.0
 
 
 class ClientProcess(LineProcess):
-    """A client; a context manager that ends it."""
-
     def __init__(self, endpoint: str, *, batch_size: int, core: int, seed: int = 0) -> None:
         """Start it on ``core``; ``await_open`` waits for its session."""
         self.endpoint = endpoint
@@ -40,7 +38,6 @@ class ClientProcess(LineProcess):
             super().__init__(python_command(module, os.getpid(), endpoint, batch_size, seed))
 
     def fetch(self, first: int, count: int) -> None:
-        """Have it fetch ``count`` batches from ``first`` on."""
         self.write_line(f"{first} {count}")
 
     def read(self) -> list[list[str]]:
@@ -91,7 +88,6 @@ def _print(line: str) -> None:
 
 
 def main(parent: int, endpoint: str, batch_size: int, seed: int) -> int:
-    """Run a client; return the exit status."""
     die_with_parent(parent)
     recipe = Recipe.for_split("train", batch_size=batch_size)
     with StopSignals() as signals:
@@ -101,7 +97,7 @@ def main(parent: int, endpoint: str, batch_size: int, seed: int) -> int:
                 for line in sys.stdin:
                     first, count = map(int, line.split())
                     cpu_before_s = time.process_time()
-                    for batch in fetcher.fetch_run(first, count):
+                    for batch in fetcher.fetch(first, count):
                         _print(f"batch {time.monotonic()} {batch.valid}")
                     _print(f"done {time.process_time() - cpu_before_s}")
         except FeederError as error:

@@ -1,5 +1,6 @@
 """``feeder serve`` as the bench and the tests run it: started, awaited, watched and stopped."""
 
+import contextlib
 import errno
 import os
 import random
@@ -19,9 +20,9 @@ from typing import Final
 import psutil
 
 from feeder.dataset.manifest import load_manifest
-from feeder.errors import ResourceError
-from feeder.process.child import child_environment
+from feeder.errors import PeerError, ResourceError
 
+from .footprint import busy_s, family
 from .line_process import start_process, stop_process
 from .machine import pinned_to
 
@@ -54,29 +55,29 @@ class DaemonProcess:
         environ: Mapping[str, str] | None = None,
         cwd: Path | None = None,
     ) -> None:
-        """Start it; without ``environ`` in ``child_environment()``."""
         self.lines: list[str] = []
         self._changed = threading.Condition()
         self._is_log_ended = False
         self.process = start_process(
-            command,
-            env=child_environment() if environ is None else environ,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
-            cwd=cwd,
+            command, environ=environ, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, cwd=cwd
         )
         self._reader = threading.Thread(target=self._read_log, name="log", daemon=True)
         self._reader.start()
 
     @property
     def is_running(self) -> bool:
-        """Whether its supervisor lives."""
         return self.process.poll() is None
 
     def processes(self) -> list[psutil.Process]:
-        """Return the supervisor and all processes below it."""
-        supervisor = psutil.Process(self.process.pid)
-        return [supervisor, *supervisor.children(recursive=True)]
+        return family(self.process.pid)
+
+    def find(self, module: str) -> psutil.Process:
+        """Return its first process that runs "feeder.node" or "feeder.worker"."""
+        for process in self.processes():
+            with contextlib.suppress(psutil.NoSuchProcess):  # dataset checks are short-lived
+                if module in process.cmdline():
+                    return process
+        raise PeerError(f"a feeder has no process of {module}: {self.last_log_line()}")
 
     def find_line(self, pattern: str, timeout_s: float) -> str | None:
         """Return the first line of the log that matches, once it is there.
@@ -117,15 +118,14 @@ class DaemonProcess:
         with self._changed:
             return next((line.strip() for line in reversed(self.lines) if line.strip()), "none")
 
-    def terminate(self) -> None:
-        """SIGTERM, and SIGKILL if it does not end in STOP_TIMEOUT_S. Idempotent."""
-        stop_process(self.process, signal.SIGTERM, STOP_TIMEOUT_S)
+    def terminate(self, number: signal.Signals = signal.SIGTERM) -> None:
+        """Signal it, and SIGKILL it if it does not end in STOP_TIMEOUT_S. Idempotent."""
+        stop_process(self.process, number, STOP_TIMEOUT_S)
         self.close_log(STOP_TIMEOUT_S)
 
     def kill(self) -> None:
         """SIGKILL the supervisor; its processes go with it, by PDEATHSIG."""
-        stop_process(self.process, signal.SIGKILL)
-        self.close_log(STOP_TIMEOUT_S)
+        self.terminate(signal.SIGKILL)
 
     def close_log(self, timeout_s: float) -> bool:
         """Read the rest of the log; return whether its end was reached in time."""
@@ -177,13 +177,10 @@ class Daemon(DaemonProcess):
 
     @property
     def samples(self) -> int:
-        """The number of samples of its dataset."""
         return load_manifest(self._dataset).samples
 
     def busy_s(self) -> float:
-        """Return the CPU seconds that all its processes have used so far."""
-        times = [process.cpu_times() for process in self.processes()]
-        return sum(each.user + each.system for each in times)
+        return busy_s(self.processes())
 
     def idle_percent(self, idle_s: float, wait: Callable[[float], None] = time.sleep) -> float:
         """Return the CPU time that it uses without requests, in percent of a core.
@@ -194,23 +191,18 @@ class Daemon(DaemonProcess):
         wait(idle_s)
         return 100 * (self.busy_s() - busy_before_s) / (time.monotonic() - began_s)
 
-    def worker_bytes(self) -> int:
-        """Return the most that a worker holds in memory without shared memory, which exists once.
 
-        That is heap, scratch and the files of its code; the slots that it wrote to are left out.
-        """
-        return max(
-            _own_bytes(process.pid)
-            for process in self.processes()
-            if "feeder.worker" in process.cmdline()
-        )
-
-
-def _own_bytes(pid: int) -> int:
-    """Return what is resident of a process without shared memory, by /proc/PID/status."""
-    lines = Path(f"/proc/{pid}/status").read_text("utf-8", "replace").splitlines()
-    fields = dict(line.split(":", 1) for line in lines)
-    return sum(int(fields[name].split()[0]) * 1024 for name in ("RssAnon", "RssFile"))
+@contextmanager
+def sitecustomize(text: str) -> Iterator[None]:
+    """Have each Python process that is started in the body run ``text`` first."""
+    with tempfile.TemporaryDirectory(prefix="feeder-bench-") as folder:
+        Path(folder, "sitecustomize.py").write_text(text)
+        before = os.environ.get("PYTHONPATH", "")
+        os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [folder, before]))
+        try:
+            yield
+        finally:
+            os.environ["PYTHONPATH"] = before
 
 
 @contextmanager

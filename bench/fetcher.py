@@ -1,13 +1,14 @@
 """A client of one feeder on the engine of the training loaders, without what they make of batches.
 
     with BatchFetcher(endpoint, recipe=recipe) as fetcher:
-        for batch in fetcher.fetch([(0, 0), (0, 1)]): ...
+        for batch in fetcher.fetch(first=0, count=8): ...
 
-It requests the given batches and no others, so that contenders can take turns.
+It requests those batches and no others, so that contenders can take turns.
 """
 
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator
+from functools import partial
 from typing import NamedTuple, Self
 
 import numpy as np
@@ -28,21 +29,7 @@ from feeder.wire.messages import BatchKey, Hello
 from .daemon import DATASET_NAME
 
 
-class _Keys(BatchSequence, frozen=True):
-    """Any batches, in any order."""
-
-    keys: Sequence[BatchKey] = ()
-
-    def __len__(self) -> int:
-        return len(self.keys)
-
-    def key(self, position: int) -> BatchKey:
-        return self.keys[position]
-
-
 class _Run(BatchSequence, frozen=True):
-    """Batches in the order of the epochs."""
-
     count: int = 0
 
     def __len__(self) -> int:
@@ -57,8 +44,7 @@ class FetchedBatch(NamedTuple):
     pixels: Pixels
     labels: LabelRows
     sample_ids: NDArray[np.int64]
-    slot: SlotBuffer | None
-    """None where the batch was copied over the socket."""
+    slot: SlotBuffer | None  # None where the batch was copied over the socket
 
 
 class BatchFetcher:
@@ -91,17 +77,17 @@ class BatchFetcher:
             self.close()
             raise
 
-    def fetch(self, keys: Iterable[BatchKey]) -> Iterator[FetchedBatch]:
-        """Yield batches (pairs of epoch and index, no two of them equal) in this order."""
-        return self._fetch(_Keys(0, range(1), keys=tuple(keys)))
-
-    def fetch_run(self, first: int, count: int) -> Iterator[FetchedBatch]:
+    def fetch(self, first: int = 0, count: int = 1) -> Iterator[FetchedBatch]:
         """Yield ``count`` batches from ``first`` on, counted through the epochs."""
-        return self._fetch(_Run(0, range(self.welcome.batches), first, count=count))
+        self.give_back()
+        wanted = _Run(0, range(self.welcome.batches), first, count=count)
+        self._transport.begin(wanted)
+        for position in range(count):
+            yield self.take(wanted.key(position))
 
     def replay(self, first: int, end: int) -> None:
         """As a contender: fetch batches first .. end - 1, the same in each round."""
-        for _ in self.fetch_run(first, end - first):
+        for _ in self.fetch(first, end - first):
             pass
 
     def advance(self, first: int, end: int) -> None:
@@ -109,38 +95,26 @@ class BatchFetcher:
         self.replay(self._next, self._next + end - first)
         self._next += end - first
 
-    def _fetch(self, wanted: BatchSequence) -> Iterator[FetchedBatch]:
-        self.give_back()
-        self._transport.begin(wanted)
-        for position in range(len(wanted)):
-            yield self.take(wanted.key(position))
-
     def take(self, key: BatchKey) -> FetchedBatch:
         """Wait for the next batch, which is ``key``, and give back the one before."""
-        batch = self._transport.take(key, self._timeout_s, self._give_back_to_wait)
+        give_back = partial(self.give_back, before_waiting=True)
+        batch = self._transport.take(key, self._timeout_s, give_back)
         self.give_back()
         self._held = batch.buffer
         rows = self._transport.rows(batch)
         slot = rows if isinstance(rows, SlotBuffer) else None
         return FetchedBatch(key, batch.valid, rows.pixels, rows.labels, rows.sample_ids, slot)
 
-    def give_back(self) -> None:
-        """Give back the batch that was taken last."""
+    def give_back(self, *, before_waiting: bool = False) -> None:
         if self._held is not None:
-            self._transport.return_buffers([self._held])
+            self._transport.return_buffers([self._held], before_waiting=before_waiting)
             self._held = None
 
     def keep(self) -> None:
         """Keep the batch that was taken last until the end of the session."""
         self._held = None
 
-    def _give_back_to_wait(self) -> None:
-        if self._held is not None:
-            self._transport.return_buffers([self._held], before_waiting=True)
-            self._held = None
-
     def close(self) -> None:
-        """End the session. Idempotent."""
         self._transport.close()
 
     def __enter__(self) -> Self:

@@ -5,8 +5,9 @@ several processes map is counted once in total. Slots are counted once however m
 them: by the pages of the anonymous files (memfd) behind the descriptors.
 """
 
+import contextlib
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -22,8 +23,7 @@ class Footprint(NamedTuple):
 
     rss_bytes: int
     pss_bytes: int
-    own_bytes: int
-    """PSS without shared memory."""
+    own_bytes: int  # PSS without shared memory
     fds: int
     shared_files: dict[tuple[str, int, int], int]
     """Bytes in memory of each anonymous file that it has open.
@@ -78,6 +78,28 @@ def measure_footprints(processes: Sequence[psutil.Process]) -> dict[str, float]:
         name = f"shared-memory/{purpose}"
         shared[name] = shared.get(name, 0.0) + size_bytes / _MIB
     return shared | values
+
+
+def family(pid: int) -> list[psutil.Process]:
+    """Return a process and all below it; psutil.NoSuchProcess when it is gone."""
+    process = psutil.Process(pid)
+    return [process, *process.children(recursive=True)]
+
+
+def busy_s(processes: Iterable[psutil.Process]) -> float:
+    """Return the CPU seconds that processes have used so far, without those that are gone."""
+    total_s = 0.0
+    for process in processes:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            times = process.cpu_times()
+            total_s += times.user + times.system
+    return total_s
+
+
+def status_bytes(pid: int, field: str) -> int:
+    """Return a size in /proc/PID/status."""
+    lines = Path(f"/proc/{pid}/status").read_text("utf-8", "replace").splitlines()
+    return int(dict(line.split(":", 1) for line in lines)[field].split()[0]) * 1024
 
 
 def mapped_slot_memories(pid: int) -> int:

@@ -9,8 +9,7 @@ import signal
 import subprocess
 import time
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, Self
 
@@ -21,19 +20,16 @@ _READ_BYTES: Final = 1 << 16
 
 
 def start_process(
-    command: Sequence[str], *, stdin: int = subprocess.DEVNULL, **options: Any
+    command: Sequence[str],
+    *,
+    environ: Mapping[str, str] | None = None,
+    stdin: int = subprocess.DEVNULL,
+    **options: Any,
 ) -> "subprocess.Popen[bytes]":
-    """Start a child in a session of its own; ``options`` are Popen's. Main thread only.
-
-    A SIGINT or SIGTERM during the start takes effect after it; the child is then stopped first.
-    """
-    with ExitStack() as stack:
-        with _delayed_signals():
-            # Its own session: Ctrl-C then reaches us alone, and we stop it.
-            process = subprocess.Popen(command, stdin=stdin, start_new_session=True, **options)
-            stack.callback(stop_process, process)
-        stack.pop_all()
-    return process
+    """Start a child, without ``environ`` in ``child_environment()``; ``options`` are Popen's."""
+    env = child_environment() if environ is None else environ
+    # Its own session: Ctrl-C then reaches us alone, and we stop it.
+    return subprocess.Popen(command, env=env, stdin=stdin, start_new_session=True, **options)
 
 
 def stop_process(
@@ -50,23 +46,6 @@ def stop_process(
         process.wait()
 
 
-@contextmanager
-def _delayed_signals() -> Iterator[None]:
-    """Deliver SIGINT and SIGTERM after the body; a blocked mask would pass to the children."""
-    received: list[int] = []
-    before = {
-        number: signal.signal(number, lambda number, frame: received.append(number))
-        for number in (signal.SIGINT, signal.SIGTERM)
-    }
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-    for first in received[:1]:
-        signal.raise_signal(first)
-
-
 class LineProcess:
     """A child that exchanges lines with us; a context manager that ends it."""
 
@@ -79,44 +58,33 @@ class LineProcess:
         replies: str | None = None,
         log: int | None = None,
     ) -> None:
-        """Start it; without ``environ`` in ``child_environment()``. OSError if that fails.
+        """Start it; OSError if that fails.
 
         Its lines come from standard output, or, if ``replies`` is given, from a pipe whose number
         is in that environment variable; standard output and error then go to ``log``.
         """
-        environ = child_environment() if environ is None else environ
         self._output, theirs = os.pipe()
+        options: dict[str, Any] = {"stdout": theirs}
+        if replies is not None:
+            environ = {
+                **(child_environment() if environ is None else environ),
+                replies: str(theirs),
+            }
+            options = {"stdout": log, "pass_fds": [theirs]}
         try:
             self._process = start_process(
-                command,
-                env=environ if replies is None else {**environ, replies: str(theirs)},
-                stdin=subprocess.PIPE,
-                stdout=theirs if replies is None else log,
-                stderr=log,
-                cwd=cwd,
-                pass_fds=() if replies is None else (theirs,),
+                command, environ=environ, stdin=subprocess.PIPE, stderr=log, cwd=cwd, **options
             )
         except BaseException:
             os.close(self._output)
             raise
         finally:
             os.close(theirs)
-        assert self._process.stdin is not None
-        self._input = self._process.stdin
+        self.pid = self._process.pid  # which is also its process group
+        self.is_open = True  # ``terminate`` and ``kill`` have not been called
         os.set_blocking(self._output, False)
         self._lines: deque[str] = deque()
         self._partial = b""
-        self._is_open = True
-
-    @property
-    def pid(self) -> int:
-        """Its process id, which is also its process group."""
-        return self._process.pid
-
-    @property
-    def is_open(self) -> bool:
-        """Whether ``terminate`` and ``kill`` have not been called."""
-        return self._is_open
 
     def fileno(self) -> int:
         """Return what to poll before ``read_lines``."""
@@ -124,11 +92,12 @@ class LineProcess:
 
     def write_line(self, line: str) -> None:
         """Send it a line; OSError when it has ended."""
-        os.write(self._input.fileno(), line.encode() + b"\n")
+        assert self._process.stdin is not None
+        os.write(self._process.stdin.fileno(), line.encode() + b"\n")
 
     def close_input(self) -> None:
-        """Close its standard input. Idempotent."""
-        self._input.close()
+        assert self._process.stdin is not None
+        self._process.stdin.close()
 
     def read_lines(self) -> list[str] | None:
         """Return the whole lines received so far, without waiting; None at the end of them."""
@@ -156,13 +125,16 @@ class LineProcess:
         """Signal it, unless it has been reaped."""
         self._process.send_signal(number)
 
-    def terminate(self) -> None:
-        """SIGTERM, and SIGKILL if it does not end in time. Idempotent."""
-        self._end(signal.SIGTERM)
+    def terminate(self, number: signal.Signals = signal.SIGTERM) -> None:
+        """Signal it, and SIGKILL it if it does not end in time. Idempotent."""
+        if self.is_open:
+            self.is_open = False
+            stop_process(self._process, number)
+            self.close_input()
+            os.close(self._output)
 
     def kill(self) -> None:
-        """SIGKILL. Idempotent."""
-        self._end(signal.SIGKILL)
+        self.terminate(signal.SIGKILL)
 
     def __enter__(self) -> Self:
         return self
@@ -179,11 +151,3 @@ class LineProcess:
         *lines, self._partial = (self._partial + data).split(b"\n")
         self._lines += [line.decode(errors="replace") for line in lines]
         return bool(data)
-
-    def _end(self, number: signal.Signals) -> None:
-        if not self._is_open:
-            return
-        self._is_open = False
-        stop_process(self._process, number)
-        self._input.close()
-        os.close(self._output)

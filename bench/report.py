@@ -20,7 +20,7 @@ import math
 import re
 import statistics
 import textwrap
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Final
@@ -36,9 +36,6 @@ RATE: Final = "images/s"
 FEWEST_ROUNDS: Final = 5
 """With fewer, even the least and the most of the rounds are not 90 % certain to hold the median."""
 
-BRACKETS: Final = "In brackets: the 90 % interval of the true median."
-"""What ``format_ratio`` adds, in words."""
-
 COLUMNS: Final = 79
 
 _CONFIDENCE: Final = 0.9
@@ -50,8 +47,6 @@ _BYTES_MAX: Final = 64 << 20  # of a report; a larger file is something else
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Result:
-    """One row."""
-
     name: str
     value: float
     unit: str
@@ -81,8 +76,6 @@ class Result:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
-    """The results of one run of a bench."""
-
     bench: str
     machine: Mapping[str, object]
     results: Sequence[Result]
@@ -91,7 +84,6 @@ class Report:
 
     @property
     def rows(self) -> dict[str, Result]:
-        """The results by name."""
         return {row.name: row for row in self.results}
 
     def write_json(self, path: Path) -> None:
@@ -100,24 +92,48 @@ class Report:
         with explain_write_errors(f"the results to {path}", "name another --json file"):
             write_output(path, text.encode())
 
-    def to_text(self) -> str:
-        """Return header and table as text, with a newline at its end."""
-        heads = ("", "value", "", "", "min", "max", "ratio", "")
-        rows = [heads, *(_table_row(result) for result in self.results)]
-        return "\n".join([*self.header(), *align(rows, left={0, 2, 7})]) + "\n"
+    def conclude(self) -> list[str]:
+        """Return what the rows mean, in sentences, the most important one first."""
+        return []
 
-    def header(self) -> list[str]:
-        """Return the lines that name bench, machine and what was measured, with an empty one."""
-        entries = {**self.machine, **({"measured": self.measured} if self.measured else {})}
-        return [f"feeder-bench {self.bench}", *header_lines(entries), ""]
+    def tables(self) -> Iterator[list[str]]:
+        """Yield the lines of each table that the text shows."""
+        yield row_table(self.results)
+
+    def to_text(self) -> str:
+        """Return conclusion, header and tables as text, with a newline at its end."""
+        lines = wrap(self.conclude())
+        if lines:
+            lines += [*wrap([self.describe_rounds()]), ""]
+        lines.append(f"feeder-bench {self.bench}")
+        for name, value in {**self.machine, **self.measured}.items():
+            if isinstance(value, Mapping):
+                value = [f"{key} {entry}" for key, entry in value.items()]
+            shown = ", ".join(map(str, value)) if isinstance(value, list | tuple) else value
+            lines.append(f"  {name.replace('_', ' ')}: {shown}")
+        for table in self.tables():
+            lines += ["", *table]
+        return "\n".join(lines) + "\n"
+
+    def describe_rounds(self) -> str:
+        """Return what a value is the median of, and where noise is shown; "" without rounds."""
+        rounds = self.measured.get("rounds")
+        if not isinstance(rounds, int):
+            return ""
+        if rounds == 1:
+            return "Measured once: no spread is known, so use more --rounds to compare."
+        noise = f"Noise is shown from {FEWEST_ROUNDS} rounds on."
+        if rounds >= FEWEST_ROUNDS:
+            noise = (
+                "In brackets: the 90 % interval of the true median; if it holds 1, the difference "
+                "is within the noise."
+            )
+        return f"Values are medians of {rounds} rounds; ratios are of the same rounds. {noise}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JudgedReport(Report):
-    """A report of a run that can fail."""
-
-    failures: Sequence[str]
-    """A line for each reason; empty when the run has passed."""
+    failures: Sequence[str]  # a line for each reason; empty when the run has passed
 
 
 def read_report(path: Path) -> Report:
@@ -203,7 +219,7 @@ def single(name: str, unit: str, value: float) -> Result:
     return Result(name=name, value=value, unit=unit, min=value, max=value)
 
 
-def align(rows: Sequence[Sequence[str]], *, left: Collection[int]) -> list[str]:
+def align(rows: Sequence[Sequence[str]], *, left: Collection[int] = (0,)) -> list[str]:
     """Return the lines of a table; columns not in ``left`` are right-aligned."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return [
@@ -230,23 +246,19 @@ def format_ratio(row: Result) -> str:
     return f"{row.ratio:.2f} ({low:.2f}–{high:.2f})"
 
 
-def header_lines(machine: Mapping[str, object]) -> list[str]:
-    """Return a line for each entry of the machine's description."""
-    lines = []
-    for name, value in machine.items():
-        if isinstance(value, Mapping):
-            value = [f"{key} {entry}" for key, entry in value.items()]
-        shown = ", ".join(map(str, value)) if isinstance(value, list | tuple) else value
-        lines.append(f"  {name.replace('_', ' ')}: {shown}")
-    return lines
-
-
-def _table_row(row: Result) -> tuple[str, ...]:
-    each = f"{1e6 / row.value:,.0f} µs" if row.unit == RATE and row.value > 0 else ""
-    spread = (row.min, row.max) if row.min != row.max else ()
-    least, most = map(format_number, spread) if spread else ("", "")
-    ratio, base = ("", "") if row.ratio is None else (f"{row.ratio:.2f}", f"× {row.baseline}")
-    return (row.name, format_number(row.value), row.unit, each, least, most, ratio, base)
+def row_table(results: Sequence[Result]) -> list[str]:
+    table: list[Sequence[str]] = [("", "value", "", "", "min", "max", "ratio", "", "")]
+    for row in results:
+        each = f"{1e6 / row.value:,.0f} µs" if row.unit == RATE and row.value > 0 else ""
+        spread = (row.min, row.max) if row.min != row.max else ()
+        least, most = map(format_number, spread) if spread else ("", "")
+        ratio, base, noise = "", "", ""
+        if row.ratio is not None:
+            ratio, base = format_ratio(row), f"× {row.baseline}"
+            noise = "within noise" * (row.interval is not None and row.is_within_noise)
+        cells = (row.name, format_number(row.value), row.unit, each, least, most)
+        table.append((*cells, ratio, base, noise))
+    return align(table, left={0, 2, 6, 7, 8})
 
 
 def format_number(value: float) -> str:

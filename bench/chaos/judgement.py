@@ -51,8 +51,7 @@ _WRONG: Final = {
 @dataclass(slots=True, kw_only=True)
 class Fault:
     kind: Kind
-    target: int
-    """Number of the feeder, or of the client for "kill-client"."""
+    target: int  # number of the feeder, or of the client for "kill-client"
     lasts_s: float  # until it is undone; 0 for kinds that need no undoing
     at_s: float = 0.0
     until_s: float = 0.0  # when it struck, and when all feeders had recovered
@@ -60,8 +59,6 @@ class Fault:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
-    """A run as recorded; times are of the monotonic clock."""
-
     batch_size: int
     feeders: int
     began_s: float

@@ -41,14 +41,11 @@ _SCHEDULE_MIN: Final = 64
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChaosReport(JudgedReport):
-    """A report with every fault, and with the reasons for which the run has failed."""
-
     faults: Sequence[tuple[float, str, float]]
     """Time in seconds, kind, and the longest wait of a client for a batch then, in seconds."""
 
 
 def run(arguments: argparse.Namespace) -> ChaosReport:
-    """Run on the dataset; what was wrong is in the report's ``failures``."""
     with ExitStack() as stack:
         path = stack.enter_context(dataset_or_synthetic(arguments.dataset, images=arguments.images))
         machine = describe_machine()

@@ -7,12 +7,12 @@ One fault at a time: ``strike`` returns when all feeders have recovered and ever
 batch since. During this and every other wait, the clients' lines are read.
 """
 
-import contextlib
 import selectors
-import shutil
+import signal
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Final, Self
 
@@ -47,39 +47,28 @@ class Feeder:
     """One feeder with one worker; a context manager that ends it."""
 
     def __init__(self, dataset: Path, *, lease_s: float) -> None:
-        """Start it; it is ready when this returns."""
-        self._dataset = dataset
-        self._lease_s = lease_s
-        self._folder = Path(tempfile.mkdtemp(prefix="feeder-chaos-"))
-        self.ipc = f"ipc://{self._folder}/node"
-        port = free_port()
-        self._tcp = f"tcp://127.0.0.1:{port}"
-        self.proxy = TcpProxy(port)
+        self._dataset, self._lease_s = dataset, lease_s
         self._seen: set[psutil.Process] = set()
-        try:
-            self.daemon = self._start()
-        except BaseException:
-            self._remove()
-            raise
+        port = free_port()
+        with ExitStack() as stack:
+            folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="feeder-chaos-"))
+            self._folder = Path(folder)
+            self.ipc, self._tcp = f"ipc://{folder}/node", f"tcp://127.0.0.1:{port}"
+            self.proxy = stack.enter_context(TcpProxy(port))
+            self._start()
+            self._resources = stack.pop_all()
 
-    def find(self, module: str) -> psutil.Process:
-        """Return its process that runs "feeder.node" or "feeder.worker"."""
-        for process in self._look():
-            with contextlib.suppress(psutil.NoSuchProcess):  # dataset checks are short-lived
-                if module in process.cmdline():
-                    return process
-        raise PeerError(f"a feeder has no process of {module}: {self.daemon.last_log_line()}")
-
-    def restart(self, end: Callable[[Daemon], None]) -> None:
-        """End its daemon with ``Daemon.kill`` or ``terminate``, and start another."""
+    def restart(self, number: signal.Signals) -> None:
+        """End its daemon with a signal, and start another."""
         self._look()
-        end(self.daemon)
-        self.daemon = self._start()
+        self.daemon.terminate(number)
+        self._start()
 
     def is_whole(self) -> bool:
         """Whether it replies and has its worker; a daemon that has ended is restarted."""
         if not self.daemon.is_running:
-            self.daemon = self._start()
+            self._start()
+        self._look()
         return self.counters().get("workers") == 1
 
     def counters(self) -> Counters:
@@ -93,18 +82,20 @@ class Feeder:
         """Fetch a batch over each endpoint: lazily opened descriptors must not count as leaks."""
         for endpoint in (self.ipc, self._tcp):
             with BatchFetcher(endpoint, recipe=recipe, window=1) as fetcher:
-                next(fetcher.fetch([(0, 0)]))
+                next(fetcher.fetch())
 
     def fds(self) -> Mapping[str, int]:
         """Return the number of descriptors of each process, without shards of the dataset."""
         counts, shards = {}, str(self._dataset.resolve())
-        modules = {"node": "feeder.node", "worker-1": "feeder.worker"}
-        processes = {"supervisor": self._look()[0]}
-        processes |= {role: self.find(module) for role, module in modules.items()}
+        processes = {
+            "supervisor": self.daemon.processes()[0],
+            "node": self.daemon.find("feeder.node"),
+            "worker-1": self.daemon.find("feeder.worker"),
+        }
         for role, process in processes.items():
             counts[role] = 0
             for link in Path(f"/proc/{process.pid}/fd").iterdir():
-                with contextlib.suppress(FileNotFoundError):  # closed meanwhile
+                with suppress(FileNotFoundError):  # closed meanwhile
                     counts[role] += not str(link.readlink()).startswith(shards)
         return counts
 
@@ -117,7 +108,7 @@ class Feeder:
         left += [f"socket {path.name}" for path in self._folder.glob("node*")]
         for process in alive:
             process.kill()
-        self._remove()
+        self._resources.close()
         return left
 
     def __enter__(self) -> Self:
@@ -127,21 +118,15 @@ class Feeder:
         if self._folder.exists():
             self.close()
 
-    def _start(self) -> Daemon:
+    def _start(self) -> None:
         options = ["--lease-s", str(self._lease_s)]
-        daemon = Daemon(self._dataset, ipc=self.ipc, tcp=self._tcp, workers=1, options=options)
-        self._seen.update(daemon.processes())
-        return daemon
+        self.daemon = Daemon(self._dataset, ipc=self.ipc, tcp=self._tcp, workers=1, options=options)
+        self._look()
 
-    def _look(self) -> list[psutil.Process]:
-        """Return its current processes, and remember them."""
-        processes = self.daemon.processes() if self.daemon.is_running else []
-        self._seen.update(processes)
-        return processes
-
-    def _remove(self) -> None:
-        self.proxy.close()
-        shutil.rmtree(self._folder)
+    def _look(self) -> None:
+        """Remember its present processes: they must end with it."""
+        if self.daemon.is_running:
+            self._seen.update(self.daemon.processes())
 
 
 class Scene:
@@ -244,13 +229,13 @@ class Scene:
         feeder = self.feeders[fault.target]
         match what, whom:
             case ("kill", "supervisor"):
-                feeder.restart(Daemon.kill)
+                feeder.restart(signal.SIGKILL)
             case ("drain", _):
-                feeder.restart(Daemon.terminate)
+                feeder.restart(signal.SIGTERM)
             case ("kill", _):
-                feeder.find(f"feeder.{whom}").kill()
+                feeder.daemon.find(f"feeder.{whom}").kill()
             case ("stop", _):
-                process = feeder.find(f"feeder.{whom}")
+                process = feeder.daemon.find(f"feeder.{whom}")
                 self._for_a_while(process.suspend, process.resume, fault.lasts_s)
             case ("cut", _):
                 self._for_a_while(feeder.proxy.cut, feeder.proxy.mend, fault.lasts_s)
@@ -264,7 +249,7 @@ class Scene:
         try:
             self.pump(time.monotonic() + lasts_s)
         finally:
-            with contextlib.suppress(psutil.NoSuchProcess):  # the daemon may have ended it as stuck
+            with suppress(psutil.NoSuchProcess):  # the daemon may have ended it as stuck
                 undo()
 
     def _await(self, holds: Callable[[], bool], what: str) -> None:

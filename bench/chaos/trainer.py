@@ -75,7 +75,6 @@ def train(orders: ClientOrders) -> Iterator[BatchLine]:
 
 
 def digest_of(images: torch.Tensor, labels: torch.Tensor, sample_ids: torch.Tensor) -> str:
-    """Return the hash of a batch: images, labels and sample ids."""
     digest = hashlib.blake2b(digest_size=16)
     # The images are (N, H, W, C) in memory, so nothing is copied.
     for tensor in (images.permute(0, 2, 3, 1), labels, sample_ids):

@@ -113,13 +113,12 @@ class Dip:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scenario:
-    """A cluster with faults on one time line."""
+    """A cluster with faults on one time line, which begins with a steady state."""
 
     hosts: int
     ranks: int
     dips: Sequence[Dip]
-    images_s: Sequence[float]
-    """Over ``smooth_s``, every BIN_S of a steady state and the faults after it."""
+    images_s: Sequence[float]  # every BIN_S, over ``smooth_s``
     smooth_s: float
     batches: int
     is_whole: bool  # whether each rank took its batches in order, each once
@@ -224,88 +223,65 @@ def published_cluster(cluster: Cluster, hosts: int) -> Cluster:
 def run_scenario(
     cluster: Cluster, *, before_s: float = _BEFORE_S, after_s: float = _AFTER_S
 ) -> Scenario:
-    """Simulate ``cluster.faults``, whose times count from ``before_s`` after the steady state on.
+    """Simulate a steady state of ``before_s``, then ``cluster.faults``, and ``after_s`` after them.
 
-    The time line begins with the steady state; the model runs ``after_s`` after the last fault.
+    The faults' times count from the end of ``before_s``, those of the result from its begin.
     """
-    steady_s = math.ceil(_fill_s(cluster) / BIN_S) * BIN_S
-    start_s = steady_s + before_s
+    simulation = Simulation(replace(cluster, faults=()))
+    simulation.run(_fill_s(cluster))
+    timeline = simulation.timeline = Timeline(simulation.now_s)
     faults = sorted(cluster.faults, key=lambda fault: fault.at_s)
-    faults = [replace(fault, at_s=start_s + fault.at_s) for fault in faults]
-    simulation = Simulation(replace(cluster, faults=tuple(faults)))
-    moments = [steady_s, *(fault.at_s for fault in faults), faults[-1].at_s + after_s]
-    hedged = []
-    for moment_s in moments:
-        simulation.run(moment_s)
-        hedged.append(simulation.tally.hedged)
-    timeline = simulation.timeline
-    smooth = choose_smooth(timeline, steady_s, faults[0].at_s, cluster.batch_size)
-    dips = [
-        find_dip(
-            timeline,
-            fault,
-            steady_s=steady_s,
-            began_s=moments[number],
-            end_s=moments[number + 2],
-            smooth=smooth,
-            hedged=hedged[number + 2] - hedged[number + 1],
-        )
-        for number, fault in enumerate(faults)
-    ]
+    faults = [replace(fault, at_s=before_s + fault.at_s) for fault in faults]
+    ends_s = [*(fault.at_s for fault in faults[1:]), faults[-1].at_s + after_s]
+    dips: list[Dip] = []
+    began_s, smooth = 0.0, 0
+    for fault, end_s in zip(faults, ends_s, strict=True):
+        simulation.run(timeline.began_s + fault.at_s)
+        smooth = smooth or choose_smooth(timeline, fault.at_s, cluster.batch_size)
+        hedged = simulation.tally.hedged
+        simulation.strike(fault)
+        simulation.run(timeline.began_s + end_s)
+        hedged = simulation.tally.hedged - hedged
+        dips.append(find_dip(timeline, fault, began_s, end_s, smooth=smooth, hedged=hedged))
+        began_s = fault.at_s
     return Scenario(
         hosts=cluster.hosts,
         ranks=cluster.ranks,
         dips=dips,
-        images_s=timeline.rates(moments[-1], smooth=smooth)[_bin(steady_s) :],
+        images_s=timeline.rates(ends_s[-1], smooth=smooth),
         smooth_s=smooth * BIN_S,
         batches=simulation.tally.batches,
         is_whole=all(rank.is_whole for rank in simulation.ranks),
     )
 
 
-def choose_smooth(timeline: Timeline, began_s: float, until_s: float, batch_size: int) -> int:
-    """Return the bins that a rate is the mean of, by the steady state from ``began_s`` on."""
-    steady_images_s = _mean(timeline.rates(until_s), began_s, until_s)
-    enough_s = _SMOOTH_BATCHES * batch_size / max(1.0, steady_images_s)
+def choose_smooth(timeline: Timeline, until_s: float, batch_size: int) -> int:
+    """Return the bins that a rate is the mean of, by the steady state until then."""
+    enough_s = _SMOOTH_BATCHES * batch_size / max(1.0, timeline.mean(0.0, until_s))
     return math.ceil(max(_SMOOTH_S, enough_s) / BIN_S)
 
 
 def find_dip(
-    timeline: Timeline,
-    fault: Fault,
-    *,
-    steady_s: float,
-    began_s: float,
-    end_s: float,
-    smooth: int,
-    hedged: int,
+    timeline: Timeline, fault: Fault, began_s: float, end_s: float, *, smooth: int, hedged: int
 ) -> Dip:
-    """Return what a fault did until ``end_s``; the time before it counts from ``began_s``.
-
-    All times are the time line's; the result's fault counts from ``steady_s``.
-    """
-    at_s = fault.at_s
-    plain = timeline.rates(end_s)
-    before = _mean(plain, began_s, at_s)
-    after = _mean(plain, end_s - (end_s - at_s) / 4, end_s)
-    later = timeline.rates(end_s, smooth=smooth)[_bin(at_s) :]
-    lowest, wanted = later.index(min(later)), RECOVERED * min(before, after)
-    back = next((n + 1 for n in range(lowest, len(later)) if later[n] >= wanted), None)
-    recovery_s = None if back is None else back * BIN_S
+    """Return what a fault did until ``end_s``; the time before it counts from ``began_s``."""
+    before = timeline.mean(began_s, fault.at_s)
+    after = timeline.mean(end_s - (end_s - fault.at_s) / 4, end_s)
+    later = timeline.rates(end_s, smooth=smooth)[round(fault.at_s / BIN_S) :]
+    lowest, wanted = min(later), RECOVERED * min(before, after)
+    recovery_s = None
+    if lowest >= wanted:
+        recovery_s = 0.0
+    else:
+        for number in range(later.index(lowest), len(later)):
+            if later[number] >= wanted:
+                recovery_s = (number + 1) * BIN_S
+                break
     return Dip(
-        fault=replace(fault, at_s=at_s - steady_s),
+        fault=fault,
         before_images_s=before,
-        lowest_images_s=later[lowest],
+        lowest_images_s=lowest,
         after_images_s=after,
-        recovery_s=0.0 if later[lowest] >= wanted else recovery_s,
+        recovery_s=recovery_s,
         hedged=hedged,
     )
-
-
-def _bin(at_s: float) -> int:
-    return round(at_s / BIN_S)
-
-
-def _mean(rates: Sequence[float], begin_s: float, end_s: float) -> float:
-    part = rates[_bin(begin_s) : max(_bin(begin_s) + 1, _bin(end_s))]
-    return sum(part) / len(part)

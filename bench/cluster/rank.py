@@ -66,7 +66,6 @@ class Link:
         world.at(at_s, self._if_up(partial(self._rank.handle, event)))
 
     def send_chunk(self, host: "Host", chunk: Chunk) -> None:
-        """Carry a chunk's rows."""
         world, rank, rows = self._world, self._rank, chunk.images
         size_bytes = rows * world.cluster.wire_bytes
         sizes = (rows * 3 * world.cluster.image_px**2, 8 * rows, 8 * rows)

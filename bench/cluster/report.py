@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from ..report import JudgedReport, align, header_lines, wrap
+from ..report import JudgedReport, align
 from .outcomes import (
     HOSTS_MAX,
     PUBLISHED_IMAGES_S,
@@ -89,8 +89,6 @@ class OwnershipCost:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterReport(JudgedReport):
-    """A report with what was simulated."""
-
     outcomes: Sequence[Outcome] = ()
     any_node: Sequence[OwnershipCost] = ()
     published: Sequence[Outcome] = ()
@@ -99,18 +97,7 @@ class ClusterReport(JudgedReport):
     compared: Sequence[Compared] = ()
     killed: ComparedLoss | None = None
 
-    def to_text(self) -> str:
-        lines = [*wrap(self.conclusions()), "", "feeder-bench cluster"]
-        lines += header_lines(self.machine)
-        lines += ["simulated:", *header_lines(self.measured)]
-        for title, layout, rows in self._tables():
-            *heads, cells = layout
-            table = [*heads, *(cells.format(*row) for row in rows)]
-            words = {0} if layout is _DIP else {4} if layout is _OUTCOME else ()
-            lines += ["", title, *align([line.split("|") for line in table], left=words)]
-        return "\n".join(lines) + "\n"
-
-    def conclusions(self) -> list[str]:
+    def conclude(self) -> list[str]:
         sentences = []
         if self.sizing is not None:
             sentences.append(_conclude_sizing(self.sizing))
@@ -139,37 +126,50 @@ class ClusterReport(JudgedReport):
             )
         return sentences
 
-    def _tables(self) -> Iterator[tuple[str, Sequence[str], Iterable[Sequence[object]]]]:
-        """Yield title, layout and rows of each table that there are rows for."""
+    def tables(self) -> Iterator[list[str]]:
         outcomes = self.outcomes
         if self.sizing is not None:
             best = self.sizing.outcome or self.sizing.largest
             outcomes = [best] if best is not None else []
         if outcomes:
-            rates = [(row, row.images_s / outcomes[0].images_s) for row in outcomes]
-            yield (
-                "busy: share of the time; from owner, from disk: share of the batches",
-                _OUTCOME,
-                rates,
-            )
+            first_s = outcomes[0].images_s
+            title = "busy: share of the time; from owner, from disk: share of the batches"
+            yield _table(title, _OUTCOME, [(row, row.images_s / first_s) for row in outcomes], {4})
             title = "fds: descriptors; cpu, ms: of the session machines, measured here"
-            yield title, _COST, zip(outcomes)
+            yield _table(title, _COST, zip(outcomes))
         if self.any_node:
-            title = "with everything in memory: by owner, and if any node is asked"
             pairs = [(pair.by_owner, pair.any_node) for pair in self.any_node]
             costs = [(*pair, 1 - pair[0].images_s / pair[1].images_s) for pair in pairs]
-            yield title, _ANY_NODE, costs
+            title = "with everything in memory: by owner, and if any node is asked"
+            yield _table(title, _ANY_NODE, costs)
         if self.published:
             title = "beside the IPU-POD run; times: of one host's 30,000 images/s"
-            yield title, _PUBLISHED, map(_published_row, self.published)
+            yield _table(title, _PUBLISHED, map(_published_row, self.published))
         if self.scenario is not None:
             title = f"faults, {self.scenario.hosts} hosts, {self.scenario.ranks} ranks"
-            yield title, _DIP, [_dip_row(describe_fault(dip), dip) for dip in self.scenario.dips]
+            rows = [_dip_row(describe_fault(dip), dip) for dip in self.scenario.dips]
+            yield _table(title, _DIP, rows, {0})
         if self.compared:
-            yield "real daemons and the model", _COMPARED, map(_compared_row, self.compared)
+            rows = [_compared_row(each) for each in self.compared]
+            yield _table("real daemons and the model", _COMPARED, rows)
         if self.killed is not None:
             rows = [_dip_row("real", self.killed.real), _dip_row("model", self.killed.model)]
-            yield f"one of {self.killed.daemons} daemons killed", _DIP, rows
+            yield _table(f"one of {self.killed.daemons} daemons killed", _DIP, rows, {0})
+
+
+def describe_fault(dip: Dip) -> str:
+    return _FAULTS[dip.fault.kind].format(dip.fault.host)
+
+
+def _table(
+    title: str,
+    layout: Sequence[str],
+    rows: Iterable[Sequence[object]],
+    left: Iterable[int] = (),
+) -> list[str]:
+    *heads, cells = layout
+    lines = [*heads, *(cells.format(*row) for row in rows)]
+    return [title, *align([line.split("|") for line in lines], left=[*left])]
 
 
 def _conclude_sizing(sizing: Sizing) -> str:
@@ -195,10 +195,6 @@ def _conclude_dip(scenario: Scenario, dip: Dip) -> str:
         f"throughput went from {dip.before_images_s:,.0f} to {dip.after_images_s:,.0f} images/s; "
         f"at the lowest it was {100 * dip.depth:.0f} % less than before, and it {back}.{end}"
     )
-
-
-def describe_fault(dip: Dip) -> str:
-    return _FAULTS[dip.fault.kind].format(dip.fault.host)
 
 
 def _hosts(count: int) -> str:

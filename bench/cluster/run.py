@@ -150,7 +150,6 @@ def _parse_fault(kind: FaultKind, text: str) -> Fault:
 
 
 def run(arguments: argparse.Namespace) -> ClusterReport:
-    """Run the bench; ConfigError for options that contradict each other."""
     cluster = read_cluster(arguments)
     machine = describe_machine(decoder="own" if arguments.measure else None)
     if arguments.validate:
@@ -161,9 +160,8 @@ def run(arguments: argparse.Namespace) -> ClusterReport:
                 cluster, path, images=arguments.images, core=choose_core(None), rounds=_ROUNDS
             )
     sizing = scenario = None
-    outcomes: Sequence[Outcome] = ()
-    any_node: Sequence[OwnershipCost] = ()
-    published: Sequence[Outcome] = ()
+    clusters: list[Cluster] = []
+    any_node: list[OwnershipCost] = []
     wanted, faults = arguments.images_per_second, arguments.faults
     if wanted:
         ranks = max(arguments.ranks, default=choose_ranks(wanted))
@@ -174,20 +172,12 @@ def run(arguments: argparse.Namespace) -> ClusterReport:
             for hosts in arguments.hosts
             for ranks in arguments.ranks or (RANKS_A_HOST * hosts,)
         ]
-        outcomes = [_run_steady(each) for each in clusters]
-        if arguments.any:
-            warm = [replace(each, storage_mb_s=_WARM_STORAGE_MB_S) for each in clusters]
-            any_node = [
-                OwnershipCost(
-                    by_owner=_run_steady(each), any_node=_run_steady(replace(each, any_node=True))
-                )
-                for each in warm
-            ]
-        published = [
-            _run_steady(published_cluster(cluster, hosts))
-            for hosts in PUBLISHED_HOSTS
-            if hosts in arguments.hosts
-        ]
+    outcomes = [_run_steady(each) for each in clusters]
+    for each in clusters if arguments.any else ():
+        warm = replace(each, storage_mb_s=_WARM_STORAGE_MB_S)
+        by_owner, by_any = _run_steady(warm), _run_steady(replace(warm, any_node=True))
+        any_node.append(OwnershipCost(by_owner=by_owner, any_node=by_any))
+    published = [hosts for hosts in PUBLISHED_HOSTS if clusters and hosts in arguments.hosts]
     if faults or not wanted:
         hosts = arguments.fault_hosts
         _note(f"faults, {hosts} hosts")
@@ -203,7 +193,7 @@ def run(arguments: argparse.Namespace) -> ClusterReport:
         failures=(),
         outcomes=outcomes,
         any_node=any_node,
-        published=published,
+        published=[_run_steady(published_cluster(cluster, hosts)) for hosts in published],
         sizing=sizing,
         scenario=scenario,
     )
@@ -255,20 +245,15 @@ def _validate(seconds: float, machine: Mapping[str, object]) -> ClusterReport:
         compared = compare(dataset, seconds=seconds, report=_note)
         _note("a daemon killed")
         killed = compare_loss(dataset)
-    results = [
-        single(
-            f"{what}/{each.daemons}-daemons/window-{each.window}{'/any' * each.any_node}",
-            unit,
-            value,
-        )
-        for each in compared
-        for what, unit, value in (
-            ("real", RATE, each.real_images_s),
-            ("model", RATE, each.model_images_s),
-            ("real-owner-share", "%", 100 * each.real_owner),
-            ("model-owner-share", "%", 100 * each.model_owner),
-        )
-    ]
+    results = []
+    for each in compared:
+        setting = f"{each.daemons}-daemons/window-{each.window}{'/any' * each.any_node}"
+        results += [
+            single(f"real/{setting}", RATE, each.real_images_s),
+            single(f"model/{setting}", RATE, each.model_images_s),
+            single(f"real-owner-share/{setting}", "%", 100 * each.real_owner),
+            single(f"model-owner-share/{setting}", "%", 100 * each.model_owner),
+        ]
     return ClusterReport(
         bench="cluster",
         machine=machine,
@@ -299,17 +284,16 @@ def _describe(cluster: Cluster, *, rate: str) -> dict[str, object]:
 
 
 def _results(outcomes: Sequence[Outcome], scenario: Scenario | None) -> list[Result]:
-    rows = [
-        single(f"{what}/{each.hosts}-hosts-{each.ranks}-ranks", unit, value)
-        for each in outcomes
-        for what, unit, value in (
-            ("cluster", RATE, each.images_s),
-            ("owner-share", "%", 100 * each.owner_share),
-            ("sessions", "a node process", each.sessions),
-            ("fds-node", "descriptors", each.node_fds),
-            ("fds-rank", "descriptors", each.client_fds),
-        )
-    ]
+    rows = []
+    for each in outcomes:
+        setting = f"{each.hosts}-hosts-{each.ranks}-ranks"
+        rows += [
+            single(f"cluster/{setting}", RATE, each.images_s),
+            single(f"owner-share/{setting}", "%", 100 * each.owner_share),
+            single(f"sessions/{setting}", "a node process", each.sessions),
+            single(f"fds-node/{setting}", "descriptors", each.node_fds),
+            single(f"fds-rank/{setting}", "descriptors", each.client_fds),
+        ]
     for number, dip in enumerate(scenario.dips if scenario is not None else ()):
         name = f"fault/{number}-{dip.fault.kind}"
         rows.append(single(f"{name}/depth", "%", 100 * dip.depth))

@@ -66,25 +66,32 @@ class Tally:
 
 @dataclass(slots=True)
 class Timeline:
+    """The images that ranks have taken over time, which counts from ``began_s`` on."""
+
+    began_s: float = 0.0
     bins: list[int] = field(default_factory=list)
 
-    def add(self, at_s: float, images: int) -> None:
-        number = int(at_s / BIN_S)
+    def add(self, now_s: float, images: int) -> None:
+        number = int((now_s - self.began_s) / BIN_S)
         self.bins += [0] * (number + 1 - len(self.bins))
         self.bins[number] += images
 
     def rates(self, until_s: float, *, smooth: int = 1) -> Sequence[float]:
         """Return images/s of each whole bin, each the mean of ``smooth`` bins that end there."""
-        bins = [*self.bins, *([0] * int(until_s / BIN_S))][: int(until_s / BIN_S)]
+        count = int(until_s / BIN_S)
+        bins = [*self.bins, *([0] * count)][:count]
         return [
             sum(part := bins[max(0, end - smooth) : end]) / (BIN_S * len(part))
-            for end in range(1, len(bins) + 1)
+            for end in range(1, count + 1)
         ]
+
+    def mean(self, begin_s: float, end_s: float) -> float:
+        first = round(begin_s / BIN_S)
+        part = self.rates(end_s)[first : max(first + 1, round(end_s / BIN_S))]
+        return sum(part) / len(part)
 
 
 class Host:
-    """One node process and its host."""
-
     def __init__(self, world: "Simulation", number: int) -> None:
         cluster = world.cluster
         self.number = number
@@ -229,7 +236,7 @@ class Simulation:
         ]
         self._list()
         for fault in cluster.faults:
-            self.at(fault.at_s, partial(self._strike, fault))
+            self.at(fault.at_s, partial(self.strike, fault))
 
     @property
     def hosts(self) -> Sequence[Host]:
@@ -250,6 +257,17 @@ class Simulation:
                 self.now_s, _, call = heapq.heappop(self._calls)
                 call()
         self.now_s = max(self.now_s, until_s)
+
+    def strike(self, fault: Fault) -> None:
+        if fault.kind == "join":
+            self._add_hosts(1)
+            self._list()
+            return
+        lost = self.hosts[fault.host]
+        lost.is_up = False
+        for link in self.peers.values():
+            if link.host is lost:
+                link.lose(silently=fault.kind == "freeze")
 
     def add_peer(self, link: Link) -> bytes:
         """Return a name that no connection has had, by which ``link`` is found while it is up."""
@@ -291,17 +309,6 @@ class Simulation:
         for rank in self.ranks:
             delay_s = self.cluster.latency_s * rank.number / len(self.ranks)
             self.after(delay_s, partial(rank.handle, listed))
-
-    def _strike(self, fault: Fault) -> None:
-        if fault.kind == "join":
-            self._add_hosts(1)
-            self._list()
-            return
-        lost = self.hosts[fault.host]
-        lost.is_up = False
-        for link in self.peers.values():
-            if link.host is lost:
-                link.lose(silently=fault.kind == "freeze")
 
     def _find_warm(self) -> dict[int, dict[int, float]]:
         """Return how much of each lane a host has in memory after the epoch before, by host."""

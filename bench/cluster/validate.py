@@ -1,15 +1,14 @@
 """The model beside real daemons: 2, 3 and 4 of a fixed rate on this machine, the same simulated.
 
-Both are of the same ``Cluster``. The real ranks are processes, too, which take batches over tcp as
-a loader does:
+Both are of the same ``Cluster``. The real ranks are processes with a loader over tcp:
 
     python -m bench.cluster.validate PARENT_PID ORDERS
 
-ORDERS is the JSON of ``RankOrders``. A rank prints ``open`` when all feeders have answered, takes
-batches from then on, and when its input ends prints the JSON of ``RankRecord``. A line ``error …``
-comes before it ends by itself.
+ORDERS is the JSON of ``RankOrders``. A rank prints a line when all feeders have answered, takes
+batches from then on, and when its input ends prints the JSON of ``RankRecord``.
 """
 
+import itertools
 import os
 import select
 import sys
@@ -26,23 +25,15 @@ import numpy as np
 import psutil
 from PIL import Image
 
-from feeder.client.core.links import Job
-from feeder.client.core.prefetch import BatchSequence
-from feeder.client.core.session import ClientSession
-from feeder.client.endpoints import Directory
-from feeder.client.transport import Transport
 from feeder.errors import FeederError, PeerError
-from feeder.pack.options import PackOptions
-from feeder.pack.progress import ProgressLine
-from feeder.pack.run import pack_dataset
-from feeder.plan.epoch import rank_indices
-from feeder.process.child import child_environment, die_with_parent, python_command
-from feeder.wire.messages import Hello
+from feeder.process.child import die_with_parent, python_command
+from trainer_client import NumpyLoader
 
-from ..daemon import DATASET_NAME, DaemonProcess, feeder_command, free_port
+from ..daemon import DATASET_NAME, running_daemon, sitecustomize
+from ..data.material import pack
 from ..line_process import LineProcess
 from .outcomes import Dip, choose_smooth, find_dip, run_scenario, run_steady
-from .shape import SEED, Cluster, Fault, Lanes, requesting
+from .shape import SEED, Cluster, Fault, requesting
 from .simulation import Timeline
 
 # The greatest differences of throughput, as a share, and of the owner share; and the most that
@@ -93,8 +84,8 @@ if "feeder.worker" in sys.orig_argv:
 
     ChunkFiller.fill = fill
 """
-"""The ``sitecustomize`` of a daemon whose workers have a fixed rate, so that it does not depend on
-the cores: chunks are really read, decoded and written, and then a worker waits."""
+"""Gives a daemon's workers a fixed rate, so that it does not depend on the cores: chunks are really
+read, decoded and written, and then a worker waits."""
 
 _TIMEOUT_S: Final = 30.0
 _CLASSES: Final = 4
@@ -102,7 +93,7 @@ _CLASSES: Final = 4
 
 class RankOrders(msgspec.Struct, frozen=True):
     cluster: Cluster
-    endpoints: tuple[str, ...]
+    endpoints: Sequence[str]
     rank: int
 
 
@@ -118,7 +109,7 @@ class Taken(NamedTuple):
 
 class RankRecord(msgspec.Struct, frozen=True):
     taken: list[Taken]
-    nodes: list[str]  # their names
+    nodes: dict[str, str]  # their names, by endpoint
     descriptors: int
 
 
@@ -136,8 +127,6 @@ class Measured(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Compared:
-    """One setting, real and simulated."""
-
     daemons: int
     window: int
     any_node: bool
@@ -176,39 +165,34 @@ def tiny_dataset() -> Iterator[Path]:
             path.parent.mkdir(parents=True, exist_ok=True)
             pixels = random.integers(0, 255, (PACED.image_px, PACED.image_px, 3), np.uint8)
             Image.fromarray(pixels).save(path, quality=60)
-        with open(os.devnull, "w", encoding="utf-8") as nowhere:
-            packed = Path(folder, "dataset")
-            pack_dataset(Path(folder, "source"), packed, PackOptions(), ProgressLine(nowhere))
-        yield packed
+        yield pack(Path(folder, "source"), Path(folder, "dataset"))
 
 
 def compare(dataset: Path, seconds: float, report: Callable[[str], None]) -> Sequence[Compared]:
     """Run all settings with ``tiny_dataset``; ``report`` gets a line before each."""
     compared = []
-    for window in WINDOWS:
-        for daemons in DAEMONS:
-            for any_node in (False, True) if daemons == LOSS_DAEMONS else (False,):
-                report(f"{daemons} daemons, window {window}{', any node' * any_node}")
-                cluster = replace(PACED, hosts=daemons, window=window, any_node=any_node)
-                compared.append(_compare(dataset, cluster, seconds))
+    for window, daemons, any_node in itertools.product(WINDOWS, DAEMONS, (False, True)):
+        if any_node and daemons != LOSS_DAEMONS:
+            continue
+        report(f"{daemons} daemons, window {window}{', any node' * any_node}")
+        cluster = replace(PACED, hosts=daemons, window=window, any_node=any_node)
+        real = _measure(dataset, cluster, seconds)
+        named = replace(cluster, names=real.nodes)
+        model = run_steady(named, warm_up_s=_WARM_UP_S, window_s=seconds)
+        compared.append(
+            Compared(
+                daemons=daemons,
+                window=window,
+                any_node=any_node,
+                real_images_s=sum(real.timeline.bins) / real.end_s,
+                model_images_s=model.images_s,
+                most_images_s=daemons * cluster.host_images_s,
+                real_owner=real.owner_share,
+                model_owner=model.owner_share,
+                **real.costs,
+            )
+        )
     return compared
-
-
-def _compare(dataset: Path, cluster: Cluster, seconds: float) -> Compared:
-    real = _measure(dataset, cluster, seconds)
-    named = replace(cluster, names=real.nodes)
-    model = run_steady(named, warm_up_s=_WARM_UP_S, window_s=seconds)
-    return Compared(
-        daemons=cluster.hosts,
-        window=cluster.window,
-        any_node=cluster.any_node,
-        real_images_s=sum(real.timeline.bins) / real.end_s,
-        model_images_s=model.images_s,
-        most_images_s=cluster.hosts * cluster.host_images_s,
-        real_owner=real.owner_share,
-        model_owner=model.owner_share,
-        **real.costs,
-    )
 
 
 def compare_loss(dataset: Path) -> ComparedLoss:
@@ -216,22 +200,14 @@ def compare_loss(dataset: Path) -> ComparedLoss:
     cluster = replace(PACED, hosts=_KILL_DAEMONS)
     real = _measure(dataset, cluster, _KILL_AFTER_S, is_one_killed=True)
     fault = Fault(kind="lose", host=_KILLED, at_s=real.killed_s)
-    measured = find_dip(
-        real.timeline,
-        fault,
-        steady_s=0.0,
-        began_s=0.0,
-        end_s=real.end_s,
-        smooth=choose_smooth(real.timeline, 0.0, real.killed_s, cluster.batch_size),
-        hedged=real.again,
-    )
+    smooth = choose_smooth(real.timeline, real.killed_s, cluster.batch_size)
+    measured = find_dip(real.timeline, fault, 0.0, real.end_s, smooth=smooth, hedged=real.again)
     cluster = replace(cluster, names=real.nodes, faults=(replace(fault, at_s=0.0),))
     (model,) = run_scenario(cluster, before_s=_KILL_AFTER_S, after_s=_AFTER_KILL_S).dips
     return ComparedLoss(daemons=_KILL_DAEMONS, real=measured, model=model)
 
 
 def judge(results: Sequence[Compared]) -> list[str]:
-    """Return a line for each target that is missed."""
     lines = []
     for each in results:
         where = f"{each.daemons} daemons, window {each.window}: the model's"
@@ -274,22 +250,16 @@ def _measure(
     Then, if one is to be killed, for _AFTER_KILL_S without it.
     """
     with ExitStack() as stack:
-        ports = [free_port() for _ in range(cluster.hosts)]
-        endpoints = tuple(f"tcp://127.0.0.1:{port}" for port in ports)
-        folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="feeder-bench-"))
-        Path(folder, "sitecustomize.py").write_text(_PACED.format(chunk_s=cluster.chunk_s))
-        path = os.pathsep.join([folder, os.environ.get("PYTHONPATH", "")])
-        daemons = []
-        for endpoint in endpoints:
-            command = feeder_command(
-                *("serve", "--data", f"{DATASET_NAME}={dataset}", "--bind", endpoint),
-                *("--workers", str(cluster.cores), "--chunk-images", str(cluster.chunk_images)),
-                *("--pin", "off"),
+        cores = os.sched_getaffinity(0)
+        options = ("--chunk-images", str(cluster.chunk_images))
+        stack.enter_context(sitecustomize(_PACED.format(chunk_s=cluster.chunk_s)))
+        daemons = [
+            stack.enter_context(
+                running_daemon(dataset, workers=cluster.cores, cores=cores, options=options)
             )
-            daemons.append(DaemonProcess(command, environ=child_environment({"PYTHONPATH": path})))
-            stack.callback(daemons[-1].terminate)
-        for daemon in daemons:
-            daemon.await_ready()
+            for _ in range(cluster.hosts)
+        ]
+        endpoints = [daemon.tcp for daemon in daemons]
         ranks = []
         for rank in range(cluster.ranks):
             orders = msgspec.json.encode(RankOrders(cluster, endpoints, rank)).decode()
@@ -300,12 +270,8 @@ def _measure(
         time.sleep(_WARM_UP_S)
         begin_s, before = time.monotonic(), psutil.cpu_times()
         time.sleep(seconds)  # what is measured
-        node_fds = max(
-            each.num_fds()
-            for daemon in daemons
-            for each in daemon.processes()
-            if "feeder.node" in each.cmdline()
-        )
+        nodes = [daemon.find("feeder.node") for daemon in daemons]
+        node_fds = max(node.num_fds() for node in nodes)
         killed_s = time.monotonic()
         if is_one_killed:
             daemons[_KILLED].kill()
@@ -314,22 +280,21 @@ def _measure(
         for process in ranks:
             process.close_input()
         records = [msgspec.json.decode(_expect(each, "{"), type=RankRecord) for each in ranks]
-    timeline, requested, owned, again = Timeline(), 0, 0, 0
+    timeline, requested, owned, again = Timeline(begin_s), 0, 0, 0
     for record in records:
         taken = [each for each in record.taken if begin_s <= each.at_s < end_s]
         for each in taken:
-            timeline.add(each.at_s - begin_s, each.images)
+            timeline.add(each.at_s, each.images)
         requested += taken[-1].requested - taken[0].requested
         owned += taken[-1].owned - taken[0].owned
         again += taken[-1].again - taken[0].again
-    names = records[0].nodes
     return Measured(
         timeline=timeline,
         killed_s=killed_s - begin_s,
         end_s=end_s - begin_s,
         owner_share=owned / max(1, requested),
         again=again,
-        nodes=tuple(name for port in ports for name in names if f":{port}" in name),
+        nodes=tuple(records[0].nodes[endpoint] for endpoint in endpoints),
         costs={
             "idle": (after.idle - before.idle) / (sum(after) - sum(before)),
             "rank_fds": max(record.descriptors for record in records),
@@ -352,35 +317,37 @@ def _expect(rank: LineProcess, start: str) -> str:
 
 def _take_batches(orders: RankOrders) -> RankRecord:
     """Take batches as a rank until the input ends."""
-    cluster, recipe = orders.cluster, Lanes(orders.cluster).recipe
-    hello = Hello(
+    cluster, taken = orders.cluster, list[Taken]()
+    with NumpyLoader(
+        orders.endpoints,
         dataset=DATASET_NAME,
-        recipe=recipe,
+        batch_size=cluster.batch_size,
+        image_size=cluster.image_px,
         seed=SEED,
+        rank=orders.rank,
+        world_size=cluster.ranks,
         window=cluster.window,
-        client=f"rank {orders.rank}",
-    )
-    job = Job(name="bench", hello=hello, share_memory=False, rank=orders.rank)
-    session = ClientSession(job, buffers=cluster.window + 1)
-    counts = session.scheduler
-    transport = Transport(session, Directory(orders.endpoints))
-    try:
-        batches = transport.wait_for_welcome(_TIMEOUT_S).batches
-        nodes = [link.node_name for link in session.links.by_number.values()]
+        copy=False,
+        timeout_s=_TIMEOUT_S,
+        recipe={"lanes": cluster.lanes},
+    ) as loader:
+        links = loader._feed._session.links.by_number.values()
+        nodes = {link.endpoint: link.node_name for link in links}
         print("open", flush=True)
-        indices = rank_indices(batches, orders.rank, cluster.ranks, recipe.last_batch)
-        sequence = BatchSequence(0, indices)
-        transport.begin(sequence)
-        taken: list[Taken] = []
-        while not select.select([sys.stdin], [], [], 0)[0]:
-            batch = transport.take(sequence.key(len(taken)), _TIMEOUT_S)
-            totals = counts.requested, counts.owned, counts.hedged + counts.retried
-            taken.append(Taken(time.monotonic(), batch.valid, *totals))
-            transport.return_buffers([batch.buffer], before_waiting=True)
-        descriptors = len(os.listdir("/proc/self/fd")) - 1
-        return RankRecord(taken, nodes, descriptors)
-    finally:
-        transport.close()
+        for batch in itertools.chain.from_iterable(itertools.repeat(loader)):
+            totals = loader.statistics()
+            taken.append(
+                Taken(
+                    time.monotonic(),
+                    batch.valid,
+                    totals.batches_requested,
+                    totals.batches_of_owners,
+                    totals.batches_hedged + totals.batches_asked_again,
+                )
+            )
+            if select.select([sys.stdin], [], [], 0)[0]:
+                break
+        return RankRecord(taken, nodes, len(os.listdir("/proc/self/fd")) - 1)
 
 
 def _main(parent: int, orders: RankOrders) -> int:

@@ -17,8 +17,7 @@ from feeder.pack.run import pack_dataset
 from .synthetic import write_synthetic
 
 SYNTHETIC_CLASSES = 10
-_IMAGES_PER_JOB = 64
-"""For fewer, starting another process takes longer than drawing them."""
+_IMAGES_PER_JOB = 64  # for fewer, starting another process takes longer than drawing them
 
 
 @contextmanager
@@ -44,7 +43,6 @@ def source_or_synthetic(path: Path | None, *, images: int) -> Iterator[Path]:
 
 
 def draw(destination: Path, *, images: int, classes: int, seed: int = 0) -> None:
-    """Draw a synthetic set with a line of progress."""
     jobs = min(usable_cpus().count, -(-images // _IMAGES_PER_JOB))
     line = ProgressLine(sys.stderr)
     line.begin("drawing", "images", images)
@@ -55,7 +53,6 @@ def draw(destination: Path, *, images: int, classes: int, seed: int = 0) -> None
 
 
 def pack(source: Path, destination: Path) -> Path:
-    """Pack ``source`` with the default options and return ``destination``."""
     options = PackOptions(jobs=usable_cpus().count)
     pack_dataset(source, destination, options, ProgressLine(sys.stderr))
     return destination

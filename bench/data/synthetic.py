@@ -23,16 +23,12 @@ from .synthetic_image import MAX_CLASSES, class_look, draw_jpeg
 
 
 class Setup(msgspec.Struct, frozen=True):
-    """What is drawn."""
-
     folder: str
     classes: int
     seed: int
 
 
 class Task(msgspec.Struct, frozen=True):
-    """One process's share of the images."""
-
     first: int
     images: int
     step: int
@@ -106,7 +102,6 @@ def _check_request(destination: Path, images: int, classes: int, seed: int, jobs
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add what ``run`` takes."""
     parser.add_argument("destination", type=Path, metavar="DST", help="folder to make")
     parser.add_argument("--images", type=int, default=1000, help="how many (default 1000)")
     parser.add_argument("--classes", type=int, default=10, help=f"1 to {MAX_CLASSES} (default 10)")
@@ -116,7 +111,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> str:
-    """Write the set that the command line asks for; return a line about it."""
     write_synthetic(
         arguments.destination,
         images=arguments.images,

@@ -24,15 +24,13 @@ _HUES = (
     ("lime", 85), ("blue", 230), ("orange", 24), ("mint", 150), ("purple", 298), ("sky", 200),
 )  # fmt: skip
 _SHAPES = ("disc", "star", "bar", "triangle", "cross", "crescent", "square", "flower")
-_STRIPES = 6
-"""Directions of the stripes, 30 degrees apart."""
+_STRIPES = 6  # directions of the stripes, 30 degrees apart
 _WAVELENGTHS_PX = (13.0, 26.0)
 MAX_CLASSES = len(_HUES) * len(_SHAPES) * _STRIPES * len(_WAVELENGTHS_PX)
 
 _FIELD_PX = 1408
 """Side of the noise fields that details are cut from: more than the longest image side."""
-_SOFT_FIELD_PX = 320
-"""The same of the field for soft light, which is widened sixteen times."""
+_SOFT_FIELD_PX = 320  # the same of the field for soft light, which is widened sixteen times
 _SHORTEST_PX, _USUAL_PX, _LONGEST_PX = 140, 500, 1280
 """Of an image's long side."""
 _DETAIL_LEVELS = 7.5

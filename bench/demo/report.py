@@ -65,7 +65,6 @@ class DemoReport:
             write_output(path, text.encode())
 
     def to_text(self, *, ascii_only: bool = False) -> str:
-        """Return the summary as text, with a newline at its end."""
         curve = draw_sparkline(self.losses, ascii_only=ascii_only)
         rate, share = self.images / self.pack_s, self.packed_bytes / self.source_bytes
         rows = {

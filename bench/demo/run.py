@@ -22,7 +22,6 @@ from typing import TYPE_CHECKING, Final
 from feeder.cli.contact_sheet import draw_contact_sheet
 from feeder.client.stats import request_counters
 from feeder.errors import ConfigError, FeederError, ResourceError
-from feeder.process.child import child_environment
 from feeder.process.stop_signals import StopSignals
 
 from ..daemon import DaemonProcess, feeder_command
@@ -132,7 +131,7 @@ def run_demo(plan: DemoPlan, folder: Path, out: Path) -> DemoReport:
 
 def run_feeder(*arguments: str) -> None:
     """Run a ``feeder`` command to its end; ResourceError when it fails (it logs why to stderr)."""
-    process = start_process(feeder_command(*arguments), env=child_environment())
+    process = start_process(feeder_command(*arguments))
     try:
         status = process.wait()
     finally:
@@ -182,7 +181,6 @@ def _log(line: str) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the demo from the command line; returns the exit status."""
     parser = argparse.ArgumentParser(
         prog="python -m bench.demo", description="Synthetic data, pack, serve, train, summary."
     )

@@ -21,20 +21,17 @@ from .run import Sizes
 
 
 class Subject(NamedTuple):
-    """What is checked, and with what."""
-
     device: torch.device
     clock: "DeviceClock"
     sizes: Sizes
-    endpoint: str
-    """Of the daemon, for the checks that need one."""
+    endpoint: str  # of the daemon, for the checks that need one
     workers: int
 
 
 _TYPES: Final = ("cuda", "cpu")
 _FILLER_BYTES: Final = 256 << 20
-_FILLER_COPIES: Final = 32
-"""5 ms of an H100's time, in which a host starts over a hundred kernels."""
+_FILLER_COPIES: Final = 32  # 5 ms of an H100's time, in which a host starts over a hundred kernels
+_REPEATS: Final = 10
 
 Work = Callable[[], object]
 
@@ -60,7 +57,6 @@ def open_device(name: str | None) -> torch.device:
 
 
 def describe_device(device: torch.device) -> dict[str, object]:
-    """Return the device's lines of the report's header."""
     if device.type == "cpu":
         return {"device": f"cpu, {torch.get_num_threads()} threads", "torch": torch.__version__}
     properties = torch.cuda.get_device_properties(device)
@@ -85,7 +81,6 @@ class DeviceClock:
         self._filler: torch.Tensor | None = None
 
     def __call__(self) -> float:
-        """Return the seconds of all runs so far."""
         return self._seconds
 
     def run(self, work: Work, *, is_queued: bool = False) -> None:
@@ -116,11 +111,11 @@ class DeviceClock:
 
 
 def time_in_turns(
-    contenders: Mapping[str, Callable[[int], object]], subject: Subject, *, repeats: int
+    contenders: Mapping[str, Callable[[int], object]], subject: Subject
 ) -> dict[str, list[float]]:
     """Return the seconds of one call of each contender, one value a round.
 
-    A contender is called ``repeats`` times in a turn, with the number of the call.
+    A contender is called _REPEATS times in a turn, with the number of the call.
     """
     clock = subject.clock
 
@@ -132,5 +127,5 @@ def time_in_turns(
         clock.run(repeat, is_queued=True)
 
     turns = {name: partial(take_turn, work) for name, work in contenders.items()}
-    taken = measure(turns, rounds=subject.sizes.rounds, items=repeats, clock=clock, verb=None)
-    return {name: [seconds / repeats for seconds in values] for name, values in taken.items()}
+    taken = measure(turns, rounds=subject.sizes.rounds, items=_REPEATS, clock=clock, verb=None)
+    return {name: [seconds / _REPEATS for seconds in values] for name, values in taken.items()}

@@ -39,7 +39,6 @@ _FORMS: Final[Mapping[str, Compile | None]] = {
 
 
 def check_exactness(subject: Subject) -> Check:
-    """Normalise all levels in every way on the device."""
     device, levels = subject.device, _all_levels()
     exact = exact_values(levels)
     errors: dict[torch.dtype, list[tuple[float, float]]] = {dtype: [] for dtype in DTYPES}

@@ -6,38 +6,39 @@
     step        a training step fed by a feeder against one without: stalled for less than 1 %
 
 It ends with status 1 when a check fails. On a CPU the checks run in a small form that shows that
-they work; only exactness is judged there. A check that a CPU cannot judge never fails. This module
-needs no torch.
+they work; only exactness is judged there. A check that a CPU cannot judge never fails.
 """
 
 import argparse
 import os
-import textwrap
+import sys
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Final, Literal, NamedTuple
 
-from feeder.errors import ConfigError
+from feeder.dataset.manifest import load_manifest
+from feeder.errors import ConfigError, ResourceError
+from feeder.host.topology import usable_cpus
+from feeder.pack.progress import ProgressLine
 
-from ..report import COLUMNS, JudgedReport, Result
-
-Verdict = Literal["passed", "failed", "not judged on a CPU"]
+from ..daemon import running_daemon
+from ..data.material import dataset_or_synthetic
+from ..machine import describe_machine
+from ..report import JudgedReport, Result
 
 CHECKS: Final = ("exactness", "bandwidth", "slots", "step")
+_FED: Final = {"slots", "step"}
 
 
 class Sizes(NamedTuple):
-    """How much is measured."""
-
     batch_size: int
-    images: int
-    """Of the synthetic dataset."""
+    images: int  # of the synthetic dataset
     rounds: int
-    steps: int
-    """Timed training steps of a turn."""
+    steps: int  # timed training steps of a turn
     model: Literal["resnet50", "small"]
-    image_px: int
-    """Side of the images that the model is trained on."""
+    image_px: int  # side of the images that the model is trained on
 
 
 _GPU: Final = Sizes(256, images=2048, rounds=9, steps=50, model="resnet50", image_px=224)
@@ -53,11 +54,8 @@ _NUMBERS: Final = {
 
 
 class Check(NamedTuple):
-    """The result of one check."""
-
-    verdict: Verdict
-    sentence: str
-    """The figure, and by how much it misses the target."""
+    verdict: str  # "passed", "failed" or "not judged on a CPU"
+    sentence: str  # the figure, and by how much it misses the target
     results: Sequence[Result]
 
 
@@ -65,42 +63,22 @@ class Check(NamedTuple):
 class GpuReport(JudgedReport):
     """A report that begins with the verdict of each check."""
 
-    checks: Sequence[Mapping[str, str]]
-    """Each check's "name", "verdict" and "sentence"."""
+    checks: Sequence[Mapping[str, str]]  # each check's "name", "verdict" and "sentence"
 
-    def to_text(self) -> str:
-        """Return the conclusion, header and table as text, with a newline at its end."""
-        head, _, rest = JudgedReport.to_text(self).partition("\n")
-        names: dict[str, list[str]] = {"failed": [], "passed": []}
-        for check in self.checks:
-            names.setdefault(check["verdict"], []).append(check["name"])
-        verdicts = [f"{', '.join(those)} {verdict}" for verdict, those in names.items() if those]
+    def conclude(self) -> list[str]:
         verdict = "failed" if self.failures else "passed"
-        lines = textwrap.wrap(f"{head} {verdict}: {'; '.join(verdicts)}", COLUMNS)
-        for check in self.checks:
-            text = f"{check['name']}: {check['verdict']}; {check['sentence']}"
-            lines += textwrap.wrap(text, COLUMNS, initial_indent="  ", subsequent_indent="    ")
-        return "\n".join([*lines, "", rest])
+        checks = (f"{each['name']}: {each['verdict']}; {each['sentence']}" for each in self.checks)
+        return [f"feeder-bench gpu {verdict}", *checks]
 
 
-def judge(is_met: bool, *, device_type: str) -> Verdict:
+def judge(is_met: bool, *, device_type: str) -> str:
     """Return the verdict on a target of speed, which is set for CUDA devices only."""
     if device_type != "cuda":
         return "not judged on a CPU"
     return "passed" if is_met else "failed"
 
 
-def judge_share(share: float, target: float, of: str, *, device_type: str) -> tuple[Verdict, str]:
-    """Return the verdict on a share that should be at least ``target``, and the share in words."""
-    verdict = judge(share >= target, device_type=device_type)
-    text = f"{100 * share:.0f} % of {of} (target: {100 * target:.0f} %)"
-    if verdict == "failed":
-        text += f", {100 * (target - share):.1f} points too little"
-    return verdict, text
-
-
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add this bench's own options."""
     what = "cuda, cuda:N or cpu (default: cuda if any)"
     parser.add_argument("--device", metavar="NAME", help=what)
     what = f"some of {', '.join(CHECKS)} (default: all)"
@@ -111,7 +89,74 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         parser.add_argument(option, type=int, metavar="N", help=f"{what} {default}")
 
 
-def choose_sizes(arguments: argparse.Namespace, device_type: str) -> Sizes:
+def run(arguments: argparse.Namespace) -> GpuReport:
+    """Run the checks, with one daemon for those that need a feeder.
+
+    Raises ConfigError for a device that cannot be used and batches larger than the dataset,
+    ResourceError when the device's memory does not suffice.
+    """
+    only = arguments.only.split(",") if arguments.only else CHECKS
+    for name in only:
+        if name not in CHECKS:
+            raise ConfigError(f"--only {name} is no check: name some of {', '.join(CHECKS)}")
+    # Read when torch is loaded: by default its threads spin while they wait for each other, on the
+    # cores that the daemon needs.
+    os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+    import torch
+
+    from .copies import check_bandwidth, check_slots
+    from .device import DeviceClock, Subject, describe_device, open_device
+    from .exactness import check_exactness
+    from .step import check_step
+
+    device = open_device(arguments.device)
+    sizes = _choose_sizes(arguments, device.type)
+    workers = max(1, usable_cpus().count - 1)  # the trainer's own thread takes a core
+    machine = describe_machine() | describe_device(device)
+    perform = dict(
+        zip(CHECKS, (check_exactness, check_bandwidth, check_slots, check_step), strict=True)
+    )
+    checks: dict[str, Check] = {}
+    progress = ProgressLine(sys.stderr)
+    with ExitStack() as stack:
+        endpoint = ""
+        if _FED.intersection(only):
+            endpoint = _start_feeder(stack, arguments.dataset, sizes, workers)
+        subject = Subject(device, DeviceClock(device), sizes, endpoint, workers)
+        progress.begin("checking", "checks", len(only))
+        try:
+            for name in only:
+                checks[name] = perform[name](subject)
+                progress.add(1)
+        except torch.OutOfMemoryError as error:
+            raise ResourceError(
+                f"{device} has too little memory for batches of {sizes.batch_size}: use a smaller "
+                "--batch-size"
+            ) from error
+        progress.end()
+    return GpuReport(
+        bench="gpu",
+        machine=machine,
+        measured={
+            "rounds": sizes.rounds,
+            "batch": f"{sizes.batch_size} images",
+            "step": f"{sizes.model} at {sizes.image_px} px, {sizes.steps} in a turn",
+            "workers": workers,
+        },
+        results=[row for check in checks.values() for row in check.results],
+        failures=[
+            f"{name}: {check.sentence}"
+            for name, check in checks.items()
+            if check.verdict == "failed"
+        ],
+        checks=[
+            {"name": name, "verdict": check.verdict, "sentence": check.sentence}
+            for name, check in checks.items()
+        ],
+    )
+
+
+def _choose_sizes(arguments: argparse.Namespace, device_type: str) -> Sizes:
     """Return the device's sizes, with those of the command line; ConfigError for one below 1."""
     numbers = {name: getattr(arguments, name) for name in _NUMBERS}
     given = {name: number for name, number in numbers.items() if number is not None}
@@ -121,15 +166,22 @@ def choose_sizes(arguments: argparse.Namespace, device_type: str) -> Sizes:
     return (_CPU if device_type == "cpu" else _GPU)._replace(**given)
 
 
-def run(arguments: argparse.Namespace) -> GpuReport:
-    """Do what the command line asks; ConfigError for a device that cannot be used."""
-    only = arguments.only.split(",") if arguments.only else CHECKS
-    for name in only:
-        if name not in CHECKS:
-            raise ConfigError(f"--only {name} is no check: name some of {', '.join(CHECKS)}")
-    # Read when torch is loaded: by default its threads spin while they wait for each other, on the
-    # cores that the daemon needs.
-    os.environ.setdefault("OMP_WAIT_POLICY", "passive")
-    from .checks import run_checks
+def _start_feeder(stack: ExitStack, given: Path | None, sizes: Sizes, workers: int) -> str:
+    """Start a daemon that ``stack`` ends, and return its endpoint.
 
-    return run_checks(arguments, only)
+    It has no decoded cache, which a real dataset would not fit in.
+    """
+    if given is None and sizes.images < sizes.batch_size:
+        raise ConfigError(
+            f"--images {sizes.images} are fewer than a batch of {sizes.batch_size}: make more"
+        )
+    path = stack.enter_context(dataset_or_synthetic(given, images=sizes.images))
+    if (samples := load_manifest(path).samples) < sizes.batch_size:
+        raise ConfigError(
+            f"{path} has {samples} samples, fewer than a batch of {sizes.batch_size}: use a "
+            "smaller --batch-size"
+        )
+    cores = sorted(os.sched_getaffinity(0))
+    options = ["--decoded-bytes", "0"]
+    daemon = running_daemon(path, workers=workers, cores=cores, options=options)
+    return stack.enter_context(daemon).ipc

@@ -13,7 +13,7 @@ has made during the other turns. A turn's first steps are not timed: the queue c
 
 import itertools
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Final
 
@@ -26,14 +26,13 @@ from trainer_client.reference.resnet import resnet50, resnet_small
 from ..daemon import DATASET_NAME
 from ..report import RATE, Result, compare, summarise
 from ..rounds import measure, rates
-from .device import DeviceClock, Subject, forget_compiled
+from .device import Subject, forget_compiled
 from .run import Check, Sizes, judge
 
 TARGET: Final = 0.01
 
 WINDOW: Final = 4
-LEAD_IN: Final = WINDOW
-"""Steps of a turn that are not timed: as many as the loader requests ahead."""
+LEAD_IN: Final = WINDOW  # steps of a turn that are not timed: as many as the loader requests ahead
 
 _DISCARDED_MAX: Final = 64
 """Batches discarded before a turn; a daemon that is still ahead then keeps any device busy."""
@@ -45,50 +44,7 @@ Pair = tuple[torch.Tensor, torch.Tensor]
 Step = Callable[[Pair], object]
 
 
-class _Turns:
-    """The contenders: a step on the resident batch, one on fed batches, and taking these alone."""
-
-    def __init__(
-        self, loader: FeederLoader, step: Step, resident: Pair, clock: DeviceClock
-    ) -> None:
-        self.waited_s = 0.0
-        """How long the loader has waited in the timed steps of ``fed``."""
-        self._loader, self._step, self._clock = loader, step, clock
-        self._resident = itertools.repeat(resident)
-        self._batches = itertools.chain.from_iterable(itertools.repeat(loader))
-
-    def resident(self, first: int, end: int) -> None:
-        self._take_turn(self._resident, self._step, end - first)
-
-    def fed(self, first: int, end: int) -> None:
-        self._empty_queue()
-        self.waited_s += self._take_turn(self._batches, self._step, end - first)
-
-    def alone(self, first: int, end: int) -> None:
-        self._empty_queue()
-        self._take_turn(self._batches, lambda _: None, end - first)
-
-    def _take_turn(self, batches: Iterator[Pair], step: Step, steps: int) -> float:
-        """Do and time ``steps`` steps; return the seconds in which the loader waited in them."""
-
-        def work(steps: int) -> None:
-            for batch in itertools.islice(batches, steps):
-                step(batch)
-
-        work(LEAD_IN)
-        before_s = self._loader.statistics().wait_s
-        self._clock.run(partial(work, steps))
-        return self._loader.statistics().wait_s - before_s
-
-    def _empty_queue(self) -> None:
-        for _ in range(_DISCARDED_MAX):
-            if not self._loader.statistics().batches_ready:
-                break
-            next(self._batches)
-
-
 def check_step(subject: Subject) -> Check:
-    """Train on the batches of the feeder."""
     device, sizes = subject.device, subject.sizes
     forget_compiled(device)
     dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
@@ -101,9 +57,7 @@ def check_step(subject: Subject) -> Check:
         device=device,
         dtype=dtype,
     ) as loader:
-        resident = make_resident_batch(sizes, device, dtype)
-        turns = _Turns(loader, make_step(sizes.model, device), resident, subject.clock)
-        taken = _run(turns, subject)
+        taken = _run(loader, make_resident_batch(sizes, device, dtype), subject)
         reported = loader.statistics().verdict
     return judge_step(taken, sizes.batch_size, subject.workers, reported, device_type=device.type)
 
@@ -137,25 +91,46 @@ def make_resident_batch(sizes: Sizes, device: torch.device, dtype: torch.dtype) 
     return images.contiguous(memory_format=torch.channels_last), labels
 
 
-def _run(turns: _Turns, subject: Subject) -> dict[str, list[float]]:
-    """Return the seconds of a step by contender, and of these the loader's wait when fed."""
-    contenders = {"resident": turns.resident, "fed": turns.fed, "alone": turns.alone}
-    waited_s: list[float] = []  # in all, after the warm-up and after each round
+def _run(loader: FeederLoader, resident: Pair, subject: Subject) -> dict[str, list[float]]:
+    """Return the seconds of a step on the resident batch, fed, and of taking batches alone.
 
-    def note_wait(*_: object) -> None:
-        waited_s.append(turns.waited_s)
+    Also, of these when fed, the loader's "wait".
+    """
+    steps, step = subject.sizes.steps, make_step(subject.sizes.model, subject.device)
+    batches = itertools.chain.from_iterable(itertools.repeat(loader))
+    waited_s = 0.0  # by the loader in the timed steps of the present round, when fed
+    waits_s: list[float] = []
 
-    steps = subject.sizes.steps
+    def take_turn(name: str, _first: int, _end: int) -> None:
+        nonlocal waited_s
+        if name != "resident":
+            for _ in range(_DISCARDED_MAX):
+                if not loader.statistics().batches_ready:
+                    break
+                next(batches)
+
+        def work(count: int) -> None:
+            for batch in itertools.islice(
+                itertools.repeat(resident) if name == "resident" else batches, count
+            ):
+                if name != "alone":
+                    step(batch)
+
+        work(LEAD_IN)
+        before_s = loader.statistics().wait_s
+        subject.clock.run(partial(work, steps))
+        if name == "fed":
+            waited_s = loader.statistics().wait_s - before_s
+
     taken = measure(
-        contenders,
+        {name: partial(take_turn, name) for name in ("resident", "fed", "alone")},
         rounds=subject.sizes.rounds,
         items=steps,
         clock=subject.clock,
         verb=None,
-        after_warm_up=note_wait,
-        after_round=note_wait,
+        after_round=lambda _: waits_s.append(waited_s),
     )
-    taken["wait"] = [after - before for before, after in itertools.pairwise(waited_s)]
+    taken["wait"] = waits_s
     return {name: [value / steps for value in values] for name, values in taken.items()}
 
 

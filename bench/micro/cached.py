@@ -71,7 +71,6 @@ class CachedReaders:
 
     @property
     def cold_entries(self) -> int:
-        """The number of pictures in the other one now."""
         return self._cold_cache.entries
 
     @property

@@ -21,8 +21,7 @@ from ..report import RATE, Result, align, compare, single
 from ..rounds import Contender, measure, rates
 from .contenders import CHUNK_IMAGES, PreparedSamples, compare_sizes
 
-FEWEST: Final = 8
-"""Images that a class needs to be measured: fewer are not representative."""
+FEWEST: Final = 8  # images that a class needs to be measured: fewer are not representative
 
 _SIZES: Final = (("small", 0, 100_000), ("medium", 100_000, 250_000), ("large", 250_000, 2**63))
 """Name, minimum pixels, and the bound that the pixels must stay below."""

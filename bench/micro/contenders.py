@@ -50,8 +50,7 @@ _Window = tuple[int, int, int, int, int, int]
 _Picture = tuple[NDArray[np.uint8], int]
 """RGBX in the scratch, with room after it, and its stride in bytes."""
 
-_Decode = Callable[[NDArray[np.uint8], int, int], _Picture]
-"""Decodes a JPEG of a width and height."""
+_Decode = Callable[[NDArray[np.uint8], int, int], _Picture]  # decodes a JPEG of a width and height
 
 
 class Filling:
@@ -142,10 +141,8 @@ class PreparedSamples(Filling):
         grids = McuGrids.of_records(records)
         self.widths, self.heights = grids.width, grids.height
         self.subsamplings, self.blob_bytes = records["subsampling"], records["blob_bytes"]
-        self.blobs: list[NDArray[np.uint8]] = []
-        """With READ_SLACK_BYTES after each."""
-        self.jpegs: list[bytes] = []
-        """The ordinary ones."""
+        self.blobs: list[NDArray[np.uint8]] = []  # with READ_SLACK_BYTES after each
+        self.jpegs: list[bytes] = []  # the ordinary ones
         places = dataset.find_blobs(sample_ids, records)
         for place, record in zip(places, records, strict=True):
             blob = np.zeros(place.blob_bytes + READ_SLACK_BYTES, np.uint8)
@@ -156,7 +153,6 @@ class PreparedSamples(Filling):
         self.begin_epoch(epoch)
 
     def begin_epoch(self, epoch: int) -> None:
-        """Draw the crops of another epoch."""
         self.epoch = epoch
         self.crops = self._plan_crops(0, len(self.sample_ids))
         self._tiles = self._plan_tiles(0, self.crops)
@@ -170,7 +166,6 @@ class PreparedSamples(Filling):
         self._tiled_file = _JpegFile(self._tiled_jpegs)
 
     def begin_next_epoch(self, _: object = None) -> None:
-        """Draw the crops of the next epoch."""
         self.begin_epoch(self.epoch + 1)
 
     def decode_full(self, first: int, end: int) -> None:

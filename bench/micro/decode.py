@@ -16,7 +16,7 @@ from feeder.dataset.opened import Dataset
 from feeder.errors import DatasetError
 from feeder.jpeg import resize
 from feeder.jpeg.decode import VERSIONS
-from feeder.jpeg.decoders import DECODERS, Decoder
+from feeder.jpeg.decoders import Decoder
 from feeder.jpeg.libraries import check_libraries, tune_allocator
 from feeder.plan.recipe import Recipe
 from feeder.sample.reader import SampleReader
@@ -31,19 +31,6 @@ from .contenders import CHUNK_IMAGES, PreparedSamples, compare_sizes
 from .decode_report import AllRowsReport, DecodeReport
 from .quality import measure_scaling
 from .stages import StageTimes
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add this bench's own options."""
-    parser.add_argument(
-        "--decoder",
-        choices=DECODERS,
-        default="own",
-        help="decoder of the samples in rows that do not name one (default: own)",
-    )
-    parser.add_argument(
-        "--all", action="store_true", help="print all rows, not only those of the conclusion"
-    )
 
 
 def run(arguments: argparse.Namespace) -> DecodeReport:
@@ -158,7 +145,6 @@ class _DecodeBench:
                         )
 
     def measure(self, rounds: int) -> list[Result]:
-        """Run the rounds and return all rows."""
         samples, count = self._samples, len(self._samples.sample_ids)
         scaled: list[float] = []
         filled: list[float] = []

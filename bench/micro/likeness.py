@@ -42,14 +42,13 @@ _WAYS: Final[dict[str, _Decode]] = {
 
 
 def run(arguments: argparse.Namespace) -> Report:
-    """Compare at most ``images`` images of the class folders in ``source`` with synthetic ones."""
     core = choose_core(arguments.core)
     machine = describe_machine({"all contenders": core})
     tune_allocator()
     recipe = Recipe.for_split("train", batch_size=CHUNK_IMAGES)
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="feeder-bench-")))
-        real = stack.enter_context(Dataset.open(pack(arguments.source, folder / "real")))
+        real = stack.enter_context(Dataset.open(pack(arguments.dataset, folder / "real")))
         count = min(arguments.images, real.layout.samples)
         made = stack.enter_context(dataset_or_synthetic(None, images=count * _TIMES))
         synthetic = stack.enter_context(Dataset.open(made))

@@ -12,7 +12,7 @@ import argparse
 import io
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -69,10 +69,7 @@ SETTINGS: Final[tuple[Mapping[str, Any], ...]] = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LossReport(Report):
-    """The report of this bench, which prints a line for each setting."""
-
-    def to_text(self) -> str:
-        """Return header and table as text, with a newline at its end."""
+    def tables(self) -> Iterator[list[str]]:
         rows = self.rows
         heads = ("", "MB", "ratio", RATE, "ratio", "changed", "stored", "min", "crop", "min")
         table: list[Sequence[str]] = [heads]
@@ -83,13 +80,12 @@ class LossReport(Report):
             cells.append(f"{rows[f'{name}/changed'].value:.0f}")
             for psnr in (rows.get(f"{name}/stored"), rows.get(f"{name}/crop")):
                 cells += [f"{psnr.value:.1f}", f"{psnr.min:.1f}"] if psnr else ["", ""]
-            table.append(tuple(cells))
+            table.append(cells)
         note = "changed: images, %; stored and crop: PSNR of these in dB, median and least"
-        return "\n".join([*self.header(), *align(table, left={0}), note]) + "\n"
+        yield [*align(table), note]
 
 
 def run(arguments: argparse.Namespace) -> LossReport:
-    """Measure with at most ``images`` images of the folder ``dataset``."""
     core = choose_core(arguments.core)
     machine = describe_machine({"all contenders": core})
     check_libraries()

@@ -33,7 +33,6 @@ _SIZE_PX: Final = 224
 
 
 def run(arguments: argparse.Namespace) -> Report:
-    """Time batches of ``images`` images in each of ``rounds`` rounds, on ``core``."""
     core = choose_core(arguments.core)
     machine = describe_machine({"all contenders": core}, decoder=None)
     shape = (arguments.images, _SIZE_PX, _SIZE_PX, 3)
@@ -54,7 +53,6 @@ def run(arguments: argparse.Namespace) -> Report:
 
 
 def _once(work: Callable[[], object], first: int, end: int) -> None:
-    """Do the work of one batch, which is the only item."""
     work()
 
 

@@ -25,7 +25,6 @@ _SIZES = ((500, 375), (500, 333), (375, 500), (333, 500), (500, 400), (640, 480)
 
 
 def run(arguments: argparse.Namespace) -> Report:
-    """Time ``crops`` crops in each of ``rounds`` rounds, on ``core``."""
     crops, core = arguments.crops, choose_core(arguments.core)
     machine = describe_machine({"all contenders": core}, decoder=None)
     with pinned_to(core):

@@ -70,7 +70,6 @@ class StageTimes:
             self._limits_s["resize"] += taken_s
 
     def note(self) -> None:
-        """Record all totals."""
         totals = {f"limit/{name}": value for name, value in self._limits_s.items()}
         for suffix, reader in self._readers.items():
             stages = {name: reader.seconds[name] for name in _STAGES}

@@ -43,6 +43,7 @@ from feeder.process.child import (
 from trainer_client.reference.recompute import recompute_at
 from trainer_client.reference.resnet import CHANNELS, MODELS
 
+from ..footprint import status_bytes
 from ..line_process import LineProcess
 from ..machine import choose_core, describe_machine, pinned_to
 from ..report import RATE, Report, compare, single
@@ -73,8 +74,6 @@ class Step(NamedTuple):
 
 
 class _StepProcess(LineProcess):
-    """A process that takes steps of a variant."""
-
     def __init__(
         self, variant: str, arguments: argparse.Namespace, environ: Mapping[str, str] | None = None
     ) -> None:
@@ -176,17 +175,7 @@ def _make_step(variant: str, model_name: str, batch: int, image_px: int) -> Call
     return step
 
 
-def _read_memory(field: str) -> int:
-    """Return a field of /proc/self/status in bytes."""
-    for line in Path("/proc/self/status").read_text("utf-8", "replace").splitlines():
-        name, _, rest = line.partition(":")
-        if name == field:
-            return int(rest.split()[0]) * 1024
-    raise ResourceError(f"/proc/self/status has no {field}: use a kernel that has it")
-
-
 def main(parent: int, variant: str, model: str, batch: int, image_px: int) -> None:
-    """Take a step for each line of standard input."""
     die_with_parent(parent)
     torch.set_num_threads(1)
     step = _make_step(variant, model, batch, image_px)
@@ -194,11 +183,11 @@ def main(parent: int, variant: str, model: str, batch: int, image_px: int) -> No
         # Where the peak cannot be reset, it is the process's highest so far.
         with contextlib.suppress(OSError):
             Path("/proc/self/clear_refs").write_text(_RESET_PEAK, "ascii")
-        resident_bytes = _read_memory("VmRSS")
+        resident_bytes = status_bytes(os.getpid(), "VmRSS")
         began_s = time.process_time()
         step()
         cpu_s = time.process_time() - began_s
-        print(cpu_s, resident_bytes, _read_memory("VmHWM"), flush=True)
+        print(cpu_s, resident_bytes, status_bytes(os.getpid(), "VmHWM"), flush=True)
 
 
 if __name__ == "__main__":

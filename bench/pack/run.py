@@ -15,7 +15,7 @@ where ``make peers`` has made their environments.
 
 import argparse
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -26,51 +26,40 @@ from feeder.errors import ConfigError
 
 from ..machine import choose_core, describe_machine
 from ..report import RATE, Report, Result, align, compare, format_number, single, summarise
-from ..rivals.catalogue import DEFAULT_FOLDER, interpreter
+from ..rivals.catalogue import interpreter
 from ..rivals.process import take_turns
 from ..rivals.report import CPU_RATE
 from ..rivals.setup import why_missing
 from .sources import FOLDER, KINDS, prepare_material, write_source
 from .turn import PHASES, WRITERS, Turn, Writer, measure_size, pack_source, read_files, run_writer
 
-_SYNTHETIC_IMAGES: Final = 256
-"""Few, because drawing an image takes longer than repeating one."""
+_SYNTHETIC_IMAGES: Final = 256  # few, because drawing an image takes longer than repeating one
+NAMES: Final = (*KINDS, *(writer.name for writer in WRITERS))
 _OURS: Final = "pack/"
 _OTHERS: Final = "writer/"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PackContender:
-    """All about a contender except its measured rows."""
-
     name: str
-    work: str
-    """On each image, in a few words."""
+    work: str  # on each image, in a few words
     versions: Mapping[str, str]
-    missing: str | None
-    """Why it has no rows."""
+    missing: str | None  # why it has no rows
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PackReport(Report):
-    """A report with the contenders' notes."""
-
     contenders: Sequence[PackContender]
 
-    def to_text(self) -> str:
-        """Return header and tables as text, with a newline at its end."""
+    def tables(self) -> Iterator[list[str]]:
         rates = ("", RATE, "min", "max", "ratio", "per CPU s", "ratio")
-        ours: list[tuple[str, ...]] = [
-            (*rates, *(f"{phase} s" for phase in PHASES), "source MB", "MB", "ratio", "")
-        ]
-        theirs: list[tuple[str, ...]] = [(*rates, "MB", "ratio", "")]
-        for each in self.contenders:
-            table = ours if each.name.startswith(_OURS) else theirs
-            table.append(self._cells(each, len(table[0])))
-        lines = [*self.header(), *align(ours, left={0, len(ours[0]) - 1})]
-        if len(theirs) > 1:
-            lines += ["", *align(theirs, left={0, len(theirs[0]) - 1})]
-        return "\n".join(lines) + "\n"
+        phases = [f"{phase} s" for phase in PHASES]
+        for prefix, more in ((_OURS, [*phases, "source MB"]), (_OTHERS, [])):
+            heads = (*rates, *more, "MB", "ratio", "")
+            contenders = [each for each in self.contenders if each.name.startswith(prefix)]
+            rows = [heads, *(self._cells(each, len(heads)) for each in contenders)]
+            if contenders:
+                yield align(rows, left={0, len(heads) - 1})
 
     def _cells(self, contender: PackContender, columns: int) -> tuple[str, ...]:
         name = contender.name
@@ -116,23 +105,6 @@ def build_results(
     return results
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add this bench's own options."""
-    names = ", ".join([*KINDS, *(writer.name for writer in WRITERS)])
-    parser.add_argument(
-        "--kinds",
-        metavar="NAME,…",
-        help=f"measure the folder and these: {names} (default: all)",
-    )
-    parser.add_argument(
-        "--environments",
-        type=Path,
-        default=DEFAULT_FOLDER,
-        metavar="DIR",
-        help="where `make peers` has put the environments (default: .peers of the project)",
-    )
-
-
 def choose_contenders(named: str | None) -> tuple[list[str], list[Writer]]:
     """Return the kinds, the folder first, and writers that are named, or all."""
     known = [*KINDS, *(writer.name for writer in WRITERS)]
@@ -147,7 +119,6 @@ def choose_contenders(named: str | None) -> tuple[list[str], list[Writer]]:
 
 
 def run(arguments: argparse.Namespace) -> PackReport:
-    """Measure all kinds and writers; ResourceError when ``feeder pack`` fails."""
     kinds, writers = choose_contenders(arguments.kinds)
     core = choose_core(arguments.core)
     environments = arguments.environments.absolute()
@@ -202,8 +173,7 @@ def run(arguments: argparse.Namespace) -> PackReport:
     return PackReport(bench="pack", machine=machine, results=results, contenders=contenders)
 
 
-_Act = tuple[Path, Callable[[], Turn]]
-"""What a contender reads, and its turn."""
+_Act = tuple[Path, Callable[[], Turn]]  # what a contender reads, and its turn
 
 
 def _race(acts: Mapping[str, _Act], missing: dict[str, str], rounds: int) -> dict[str, list[Turn]]:

@@ -24,15 +24,13 @@ from feeder.source.item_bytes import sniff_file
 
 from ..data.material import choose_images, source_or_synthetic
 
-IMAGES_IN_FILE: Final = 1000
-"""About as many as ImageNet's TFRecords have."""
+IMAGES_IN_FILE: Final = 1000  # about as many as ImageNet's TFRecords have
 FOLDER: Final = "folder"
 _GZIP_LEVEL: Final = 6  # gzip's default
 _ROWS_IN_GROUP: Final = 100  # what Hugging Face's datasets chooses for images
 _MASK_DELTA: Final = 0xA282EAD8
 
-Image = tuple[Path, int]
-"""A file in the folder of its class, and its label."""
+Image = tuple[Path, int]  # a file in the folder of its class, and its label
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -21,7 +21,6 @@ import msgspec
 
 from feeder.dataset.manifest import load_manifest
 from feeder.errors import ResourceError
-from feeder.process.child import child_environment
 
 from ..daemon import feeder_command
 from ..line_process import start_process
@@ -36,15 +35,11 @@ _BEGINNINGS: Final = ("found ", "packing ")
 
 
 class Writer(NamedTuple):
-    """A writer of another format, in an environment of ``feeder-bench peers``."""
-
     name: str
-    script: str | Path
-    """In SCRIPTS."""
+    script: str | Path  # in SCRIPTS
     environment: str
     variant: str
-    work: str
-    """On each image, in a few words."""
+    work: str  # on each image, in a few words
 
 
 _SHRINKS: Final = "decodes; to 500 px; half as JPEG of quality 90, half as pixels"
@@ -58,15 +53,10 @@ WRITERS: Final = (
 
 
 class Turn(msgspec.Struct, frozen=True, kw_only=True):
-    """The times and the result of one turn."""
-
     seconds: float
-    cpu_seconds: float
-    """Of all processes of the command."""
-    size_bytes: int = 0
-    """Of what it has written."""
-    phases: dict[str, float] = {}
-    """Seconds, by PHASES; empty for other formats."""
+    cpu_seconds: float  # of all processes of the command
+    size_bytes: int = 0  # of what it has written
+    phases: dict[str, float] = {}  # seconds, by PHASES; empty for other formats
     versions: dict[str, str] = {}
 
 
@@ -77,9 +67,7 @@ def pack_source(source: Path, destination: Path, *, images: int, core: int) -> T
     times_s = [time.perf_counter()] * 3  # of the start, then of the end of listing and of packing
     last = ""
     with pinned_to(core):
-        process = start_process(
-            command, env=child_environment(), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
-        )
+        process = start_process(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
     assert process.stderr is not None
     try:
         for line in process.stderr:
@@ -141,7 +129,6 @@ def read_files(path: Path) -> None:
 
 
 def measure_size(path: Path) -> int:
-    """Return the bytes of a file, or of all files below a folder."""
     return sum(file.stat().st_size for file in _files(path))
 
 

@@ -10,15 +10,10 @@ from typing import Any, Final
 import altair as alt
 
 from ..report import RATE, Report, Result
-from ..stream.ablate import (
-    EVERYTHING,
-    NOISE,
-    WORDS,
-    conclude,
-    describe_measured,
-    is_same,
-)
-from .style import BLUE, FAINT_INK, Chart, bars, chart_of, panel_title, wrap
+from ..stream.ablate import WORDS, is_same
+from .style import BLUE, FAINT_INK, Chart, bars, chart_of, panel_title
+
+NOTE: Final = "Bar: the median; line: least and most. Hollow: within the noise."
 
 _WIDTH: Final = 200
 _FIRST: Final = "none (left), all (right)"
@@ -38,19 +33,10 @@ def draw_ablation(report: Report) -> Chart:
     if len(workers) < 2:
         return pair
     title = "All of them, with more workers", "(×: of one worker; grey tick: linear scaling)"
-    most = 1.03 * max(max(row["max"], row["linear"] or 0) for row in workers)
-    return alt.vconcat(pair, _panel(workers, most, *title), spacing=16)
-
-
-def conclude_ablation(report: Report) -> tuple[list[str], list[str]]:
-    """Return the lines of the title and of the subtitle."""
-    every = next(row for row in report.results if row.name == EVERYTHING)
-    title = [f"All optimisations together are {every.ratio or 0:.1f} times as fast as with none"]
-    return title, wrap(
-        conclude(report).partition(". ")[2],
-        f"Measured: {describe_measured(report)}. Bar: the median; line: least and most.",
-        f"Hollow: {NOISE[0].lower()}{NOISE[1:].replace(':', ',')}",
-    )
+    panel = _panel(workers, 1.03 * max(max(row["max"], row["linear"]) for row in workers), *title)
+    tick = chart_of(workers[1:]).mark_tick(color=FAINT_INK, thickness=2, size=21)
+    panel += tick.encode(x="linear:Q", y=alt.Y("name:N", sort=None))
+    return alt.vconcat(pair, panel, spacing=16)
 
 
 def plot_rows(results: Sequence[Result], kind: str) -> list[dict[str, Any]]:
@@ -60,32 +46,21 @@ def plot_rows(results: Sequence[Result], kind: str) -> list[dict[str, Any]]:
         panel, _, what = row.name.partition("/")
         if panel != kind:
             continue
-        words, verdict, linear = WORDS.get(what, _FIRST), "", None
+        bar: dict[str, Any] = {"value": row.value, "min": row.min, "max": row.max}
+        bar |= {"name": WORDS.get(what, _FIRST), "hollow": row.is_within_noise, "text": ""}
         if kind == "workers":
-            words = f"{what} worker{'s' * (what != '1')}"
-            linear = table[0]["value"] * int(what) if table else None
+            bar["name"] = f"{what} worker{'s' * (what != '1')}"
+            bar["linear"] = (table or [bar])[0]["value"] * int(what)
         if row.ratio is not None:
-            verdict = f"× {row.ratio:.2f}" + (" within noise" if row.is_within_noise else "")
-            verdict = "same settings" if is_same(row) else verdict
-        table.append(
-            {
-                "what": words,
-                "value": row.value,
-                "min": row.min,
-                "max": row.max,
-                "hollow": row.is_within_noise,
-                "verdict": verdict,
-                "linear": linear,
-            }
-        )
+            bar["text"] = f"× {row.ratio:.2f}{' within noise' * row.is_within_noise}"
+        table.append(bar | ({"text": "same settings"} if is_same(row) else {}))
     return table
 
 
 def _panel(
-    table: list[dict[str, Any]], top: float, title: str, below: str, *, labels: bool = True
+    rows: list[dict[str, Any]], top: float, title: str, below: str, *, labels: bool = True
 ) -> Chart:
-    rows = [{**row, "name": row["what"], "text": row["verdict"]} for row in table]
-    chart = bars(
+    return bars(
         rows,
         title=panel_title(title, below),
         x_title=RATE,
@@ -96,7 +71,3 @@ def _panel(
         text_x=_WIDTH,
         labels=labels,
     )
-    if any(row["linear"] for row in rows):
-        tick = chart_of(rows).mark_tick(color=FAINT_INK, thickness=2, size=21)
-        chart += tick.encode(x="linear:Q", y=alt.Y("name:N", sort=None))
-    return chart

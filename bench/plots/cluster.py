@@ -3,7 +3,7 @@
 Of a validation it shows the real throughput and the model's, setting by setting.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 import altair as alt
@@ -11,20 +11,9 @@ import altair as alt
 from ..cluster.outcomes import Outcome
 from ..cluster.report import ClusterReport, describe_fault
 from ..cluster.simulation import BIN_S
-from .style import BLUE, GREEN, GREY, INK, ORANGE, RED, Chart, chart_of, panel_title, wrap
+from .style import BLUE, GREEN, GREY, INK, ORANGE, RED, Chart, chart_of, panel_title
 
-_WIDTH: Final = 330
 _WIDE: Final = 740
-_HEIGHT: Final = 230
-
-
-def conclude_cluster(report: ClusterReport) -> tuple[str, list[str]]:
-    """Return the title of the picture, and its sentences as lines."""
-    title = "A model of many hosts"
-    if report.compared:
-        title = "The model beside real daemons on this machine"
-    simulated = (f"{name}: {what}" for name, what in report.measured.items())
-    return title, wrap(*report.conclusions(), *simulated)
 
 
 def draw_cluster(report: ClusterReport) -> Chart:
@@ -33,70 +22,64 @@ def draw_cluster(report: ClusterReport) -> Chart:
         return _draw_compared(report)
     most = {each.hosts: each for each in report.outcomes}  # of each number, the most ranks
     outcomes = [*most.values()]
-    pair = alt.hconcat(_draw_throughput(outcomes), _draw_shares(outcomes), spacing=30)
-    panels = [pair.resolve_legend(color="independent")]
+    even = outcomes[0].images_s / outcomes[0].hosts
+    throughput = _draw_lines(
+        outcomes,
+        {
+            "in proportion to the hosts": (GREY, [even * each.hosts for each in outcomes]),
+            "simulated": (BLUE, [each.images_s for each in outcomes]),
+        },
+        title="Throughput",
+        y_title="images/s",
+        scale=alt.Scale(type="log", nice=False),
+    )
+    shares = _draw_lines(
+        outcomes,
+        {
+            "from the lane's owner": (BLUE, [100 * each.owner_share for each in outcomes]),
+            "cores busy": (ORANGE, [100 * each.cpu for each in outcomes]),
+            "network card busy": (GREEN, [100 * each.nic for each in outcomes]),
+            "storage busy": (GREY, [100 * each.storage for each in outcomes]),
+        },
+        title="Shares of batches and of time",
+        y_title="%",
+        scale=alt.Scale(domain=[0, 105], nice=False),
+    )
+    panels = [alt.hconcat(throughput, shares, spacing=30).resolve_legend(color="independent")]
     if report.scenario is not None:
         panels.append(_draw_scenario(report))
-    return alt.vconcat(*panels, spacing=20).resolve_legend(color="independent")
+    panels = [panel.resolve_scale(color="independent") for panel in panels]
+    return alt.vconcat(*panels, spacing=20)
 
 
-def _hosts_axis(outcomes: Sequence[Outcome]) -> Chart:
-    values = [each.hosts for each in outcomes]
-    return alt.X(
-        "hosts:Q",
-        title="hosts",
-        scale=alt.Scale(type="log", base=2),
-        axis=alt.Axis(values=values, grid=False, format="d"),
-    )
-
-
-def _draw_throughput(outcomes: Sequence[Outcome]) -> Chart:
-    first = outcomes[0]
-    share = first.images_s / first.hosts
+def _draw_lines(
+    outcomes: Sequence[Outcome],
+    lines: Mapping[str, tuple[str, Sequence[float]]],
+    *,
+    title: str,
+    y_title: str,
+    scale: Chart,
+) -> Chart:
+    """Draw a line of each colour and values, by hosts."""
     rows = [
-        {"hosts": each.hosts, "rate": each.images_s, "even": share * each.hosts}
-        for each in outcomes
+        {"hosts": outcome.hosts, "value": value, "line": words}
+        for words, (_, values) in lines.items()
+        for outcome, value in zip(outcomes, values, strict=True)
     ]
-    base = chart_of(rows).encode(x=_hosts_axis(outcomes))
-    rate = alt.Scale(type="log", nice=False)
-    axis = alt.Axis(format="~s", tickCount=5)
-    ideal = base.mark_line(color=GREY, strokeDash=[5, 3]).encode(
-        y=alt.Y("even:Q", title="images/s", scale=rate, axis=axis)
-    )
-    line = base.mark_line(color=BLUE, point=alt.OverlayMarkDef(color=BLUE, size=45))
-    title = panel_title("Throughput", "dashed: in proportion to the hosts")
-    return (ideal + line.encode(y=alt.Y("rate:Q", scale=rate))).properties(
-        width=_WIDTH, height=_HEIGHT, title=title
-    )
-
-
-def _draw_shares(outcomes: Sequence[Outcome]) -> Chart:
-    parts = {
-        "from the lane's owner": "owner_share",
-        "cores busy": "cpu",
-        "network card busy": "nic",
-        "storage busy": "storage",
-    }
-    rows = [
-        {"hosts": each.hosts, "percent": 100 * getattr(each, field), "part": part}
-        for each in outcomes
-        for part, field in parts.items()
-    ]
-    colour = alt.Color(
-        "part:N",
-        title=None,
-        sort=None,
-        scale=alt.Scale(domain=[*parts], range=[BLUE, ORANGE, GREEN, GREY]),
-        legend=alt.Legend(orient="bottom", columns=2),
-    )
+    hosts = [outcome.hosts for outcome in outcomes]
+    colours = alt.Scale(domain=[*lines], range=[colour for colour, _ in lines.values()])
+    legend = alt.Legend(orient="bottom", columns=2, labelLimit=200)
     chart = chart_of(rows).mark_line(point=True)
     return chart.encode(
-        x=_hosts_axis(outcomes),
-        y=alt.Y("percent:Q", title="%", scale=alt.Scale(domain=[0, 105], nice=False)),
-        color=colour,
-    ).properties(
-        width=_WIDTH, height=_HEIGHT, title=panel_title("Shares", "of batches and of time")
-    )
+        x=alt.X(
+            "hosts:Q",
+            title="hosts",
+            scale=alt.Scale(type="log", base=2),
+            axis=alt.Axis(values=hosts, grid=False, format="d"),
+        ),
+        y=alt.Y("value:Q", title=y_title, scale=scale, axis=alt.Axis(format="~s", tickCount=5)),
+        color=alt.Color("line:N", title=None, sort=None, scale=colours, legend=legend),
+    ).properties(width=330, height=230, title=panel_title(title))
 
 
 def _draw_scenario(report: ClusterReport) -> Chart:
@@ -124,10 +107,8 @@ def _draw_scenario(report: ClusterReport) -> Chart:
 def _draw_compared(report: ClusterReport) -> Chart:
     rows = [
         {
-            "setting": (
-                f"{each.daemons} daemons, window {each.window}"
-                + (", any node" if each.any_node else "")
-            ),
+            "setting": f"{each.daemons} daemons, window {each.window}"
+            + ", any node" * each.any_node,
             "what": what,
             "rate": rate,
         }
@@ -135,14 +116,10 @@ def _draw_compared(report: ClusterReport) -> Chart:
         for what, rate in (("real", each.real_images_s), ("model", each.model_images_s))
     ]
     colours = alt.Scale(domain=["real", "model"], range=[BLUE, ORANGE])
-    return (
-        chart_of(rows)
-        .mark_bar()
-        .encode(
-            y=alt.Y("setting:N", title=None, sort=None, axis=alt.Axis(labelLimit=240)),
-            yOffset=alt.YOffset("what:N", sort=["real", "model"]),
-            x=alt.X("rate:Q", title="images/s"),
-            color=alt.Color("what:N", title=None, scale=colours),
-        )
-        .properties(width=_WIDE - 250, height=30 * len(report.compared))
-    )
+    bars = chart_of(rows).mark_bar()
+    return bars.encode(
+        y=alt.Y("setting:N", title=None, sort=None, axis=alt.Axis(labelLimit=240)),
+        yOffset=alt.YOffset("what:N", sort=["real", "model"]),
+        x=alt.X("rate:Q", title="images/s"),
+        color=alt.Color("what:N", title=None, scale=colours),
+    ).properties(width=_WIDE - 250, height=30 * len(report.compared))

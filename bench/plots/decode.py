@@ -4,9 +4,9 @@ from typing import Final
 
 import altair as alt
 
-from ..micro.decode_report import DecodeReport, is_behind
+from ..micro.decode_report import DecodeReport
 from ..report import format_number
-from .style import BLUE, LIGHT_GREY, WIDTH, Chart, bars, bounds, panel_title, wrap
+from .style import BLUE, LIGHT_GREY, WIDTH, Chart, bars, bounds, panel_title
 
 _TITLES: Final = {
     "decode": "Decoding alone (× TurboJPEG, whole image)",
@@ -15,7 +15,6 @@ _TITLES: Final = {
 
 
 def draw_decode(report: DecodeReport) -> Chart:
-    """Return the panels of decoding and of whole samples, one above the other."""
     rounds = report.measured.get("rounds")
     title = f"images/s: bar the median, line the least and most of {rounds} rounds"
     colour = alt.condition("datum.ours", alt.value(BLUE), alt.value(LIGHT_GREY))
@@ -31,19 +30,3 @@ def draw_decode(report: DecodeReport) -> Chart:
             bars(rows, title=panel_title(words), x_title=below, colour=colour, width=WIDTH)
         )
     return alt.vconcat(*panels, spacing=18)
-
-
-def conclude_decode(report: DecodeReport) -> tuple[list[str], list[str]]:
-    """Return the lines of the title and of the subtitle."""
-    ours, rival, against = report.standing()
-    pillow = report.rows["sample/whole-against-pillow"]
-    of_full, of_pillow = f"{ours.row.ratio or 0:.1f}", f"{pillow.ratio or 0:.1f}"
-    way = "Feeder" if report.has_own_decoder else "Feeder and TurboJPEG's decoder"
-    title = [
-        f"One core makes {format_number(ours.row.value)} training samples/s with {way},",
-        f"{of_full} times TurboJPEG's full decode, {of_pillow} times {report.pillow}",
-    ]
-    if is_behind(against):
-        title.append(f"but {rival.name} makes {format_number(rival.row.value)}")
-    sentences = [report.conclude().partition(". ")[2], *report.find_losses()]
-    return title, wrap(*sentences, report.describe_measured())

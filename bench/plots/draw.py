@@ -1,7 +1,8 @@
-"""Pictures of a bench's results, PNG or SVG: from the report alone, its machine as subtitle.
+"""Pictures of a bench's results, PNG or SVG, from the report alone.
 
-Altair and vl-convert are an optional extra; measuring does not need them. Neither needs Pillow,
-which in the daemon's environment would overwrite pillow-simd.
+The conclusion is the title, and the rest of it the subtitle, with the machine. Altair and
+vl-convert are an optional extra; measuring does not need them. Neither needs Pillow, which in the
+daemon's environment would overwrite pillow-simd.
 """
 
 import io
@@ -9,12 +10,14 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from feeder.errors import ConfigError, ResourceError
+from feeder.errors import ResourceError
 from feeder.process.output_file import explain_write_errors, write_output
 
-from ..report import Report
+from ..report import Report, wrap
 
 _PIXELS_A_POINT: Final = 2
+_TITLE_CHARACTERS: Final = 88  # of a line, in a picture 800 px wide
+_SUBTITLE_CHARACTERS: Final = 125
 
 
 def check_installed() -> None:
@@ -30,38 +33,31 @@ def check_installed() -> None:
 
 
 def write_plot(report: Report, path: Path) -> None:
-    """Draw ``report`` to ``path``, an SVG if its name ends so and otherwise a PNG.
-
-    ConfigError when that bench has no picture.
-    """
+    """Draw ``report`` to ``path``, an SVG if its name ends so and otherwise a PNG."""
     import altair as alt
 
-    from .ablate import conclude_ablation, draw_ablation
-    from .cluster import conclude_cluster, draw_cluster
-    from .decode import conclude_decode, draw_decode
-    from .rivals import conclude_rivals, draw_rivals
-    from .soak import conclude_soak, draw_soak
-    from .stream import conclude_stream, draw_stream
+    from . import ablate, soak
+    from .cluster import draw_cluster
+    from .decode import draw_decode
+    from .rivals import draw_rivals
+    from .stream import draw_stream
     from .style import FAINT_INK, INK
 
-    pictures: dict[str, tuple[Callable[[Any], Any], Callable[[Any], Any]]] = {
-        "ablate": (conclude_ablation, draw_ablation),
-        "cluster": (conclude_cluster, draw_cluster),
-        "decode": (conclude_decode, draw_decode),
-        "peers": (conclude_rivals, draw_rivals),
-        "soak": (conclude_soak, draw_soak),
-        "stream": (conclude_stream, draw_stream),
+    pictures: dict[str, tuple[Callable[[Any], Any], str]] = {
+        "ablate": (ablate.draw_ablation, ablate.NOTE),
+        "cluster": (draw_cluster, ""),
+        "decode": (draw_decode, ""),
+        "peers": (draw_rivals, ""),
+        "soak": (soak.draw_soak, soak.NOTE),
+        "stream": (draw_stream, ""),
     }
-    if report.bench not in pictures:
-        raise ConfigError(f"there is no picture of `feeder-bench {report.bench}`: omit --plot")
-    conclude, draw = pictures[report.bench]
-    title, subtitle = conclude(report)
-    if report.bench not in ("ablate", "decode"):  # these conclude with the machine
-        subtitle = subtitle + describe(report.machine)
+    draw, note = pictures[report.bench]
+    title, *more = report.conclude()
+    more += [report.describe_rounds(), note, *describe(report)]
     chart = draw(report).properties(
         title=alt.TitleParams(
-            title,
-            subtitle=subtitle,
+            wrap([title], _TITLE_CHARACTERS),
+            subtitle=wrap(more, _SUBTITLE_CHARACTERS),
             anchor="start",
             fontSize=17,
             subtitleFontSize=11,
@@ -98,16 +94,17 @@ def write_plot(report: Report, path: Path) -> None:
         write_output(path, data)
 
 
-def describe(machine: Mapping[str, object]) -> list[str]:
-    """Return machine, cores and libraries as the lines under a title."""
-    cores = machine.get("cores_used")
-    libraries = machine.get("libraries")
-    lines = [f"{machine.get('cpu')}, {machine.get('cores')} cores"]
+def describe(report: Report) -> list[str]:
+    """Return sentences on how much was measured, and on machine and libraries."""
+    machine, measured = report.machine, (f"{what} {n}" for what, n in report.measured.items())
+    cores, libraries = machine.get("cores_used"), machine.get("libraries")
+    where = f"{machine.get('cpu')}, {machine.get('cores')} cores"
     if isinstance(cores, Mapping):
-        lines[0] += "; " + ", ".join(f"{part} on core {core}" for part, core in cores.items())
+        where += "; " + ", ".join(f"{part} on core {core}" for part, core in cores.items())
     if "load_before" in machine:
-        lines[0] += f"; load before: {machine['load_before']}"
+        where += f"; load before: {machine['load_before']}"
     if isinstance(libraries, Mapping):
         shown = ("feeder", "libjpeg-turbo", "pillow", "libzmq")
-        lines.append(", ".join(f"{name} {libraries[name]}" for name in shown if name in libraries))
-    return lines
+        named = [f"{name} {libraries[name]}" for name in shown if name in libraries]
+        where += f"; {', '.join(named)}"
+    return [f"Measured: {', '.join(measured)}.", where]

@@ -4,21 +4,9 @@ from typing import Any, Final
 
 import altair as alt
 
-from ..report import RATE, Result
-from ..rivals.report import CORES, RivalsReport, describe, is_on, words_of
-from .style import (
-    BLUE,
-    GREY,
-    LIGHT_GREY,
-    SQUARES,
-    WIDTH,
-    Chart,
-    bars,
-    bounds,
-    has_spread,
-    panel_title,
-    wrap,
-)
+from ..report import Result
+from ..rivals.report import CORES, RivalsReport, is_on, words_of
+from .style import BLUE, GREY, LIGHT_GREY, SPREAD, SQUARES, WIDTH, Chart, bars, bounds, panel_title
 
 _COLOURS: Final = {
     "Feeder": BLUE,
@@ -27,39 +15,22 @@ _COLOURS: Final = {
 }
 
 
-def conclude_rivals(report: RivalsReport) -> tuple[list[str], list[str]]:
-    """Return the lines of the title and of the subtitle."""
-    title = [
-        f"On {cores}, Feeder is {describe(row, with_kind=False)}"
-        for suffix, cores in CORES.items()
-        for row in report.against_fastest(suffix)
-        if row.unit == RATE and "antialias" not in row.name
-    ]
-    sentences = report.conclusion()
-    if not title:
-        title, sentences = sentences[:1], sentences[1:]
-    return title, wrap(*sentences)
-
-
 def draw_rivals(report: RivalsReport) -> Chart:
-    """Return a panel of all contenders that have a rate on one core, and one of those on all."""
     scale = alt.Scale(domain=[*_COLOURS], range=[*_COLOURS.values()])
+    colour = alt.Color("kind:N", title=None, scale=scale, legend=SQUARES)
     panels = []
     for suffix, cores in CORES.items():
         rows = _rows(report, suffix)
-        if not rows:
-            continue
-        words = ": bar the median, line the least and most of the rounds" * has_spread(rows)
-        title = panel_title(f"{cores.capitalize()} (Feeder ×: how many times as fast Feeder is)")
-        colour = alt.Color("kind:N", title=None, scale=scale, legend=SQUARES)
-        panels.append(
-            bars(rows, title=title, x_title=f"images/s{words}", colour=colour, width=WIDTH)
-        )
+        if rows:
+            words = f"{cores.capitalize()} (Feeder ×: how many times as fast Feeder is)"
+            title = f"images/s{SPREAD * any('max' in row for row in rows)}"
+            panels.append(
+                bars(rows, title=panel_title(words), x_title=title, colour=colour, width=WIDTH)
+            )
     return alt.vconcat(*panels, spacing=18)
 
 
 def _rows(report: RivalsReport, suffix: str) -> list[dict[str, Any]]:
-    """Return the values behind each bar, the fastest first."""
     rates = report.rows
     ours, antialiased, other = _COLOURS
     rows = []

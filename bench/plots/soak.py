@@ -15,8 +15,12 @@ from ..stream.soak_judgement import (
     find_thirds,
     find_windows,
 )
-from .style import BLUE, COLOURS, GREY, INK, RED, Chart, chart_of, panel_title, wrap
+from .style import BLUE, COLOURS, GREY, INK, RED, Chart, chart_of, panel_title
 
+NOTE: Final = (
+    "Dashed: the medians that are compared, of throughput at its best and at the end, of the rest "
+    "in the first and the last third. Shaded: left out."
+)
 _WIDTH: Final = 680
 _CORES: Final = {"daemon-core": "the daemon's core", "client-core": "the clients' core"}
 _PANELS: Final = (
@@ -31,20 +35,6 @@ _PANELS: Final = (
     ("fds", "Open files and sockets of each process", "descriptors"),
 )
 """Kind of series, title and unit of each panel."""
-
-
-def conclude_soak(report: SoakReport) -> tuple[str, list[str]]:
-    """Return the title of the picture, and what it concludes: a line a sentence."""
-    verdict = "failed" if report.failures else "passed"
-    minutes = report.measured.get("minutes")
-    length = ""
-    if isinstance(minutes, int | float):
-        length = f" of {minutes:g} minutes" if minutes >= 3 else f" of {60 * minutes:g} s"
-    legend = (
-        "Dashed: the medians that are compared, of throughput at its best and at the end, of the "
-        "rest in the first and the last third. Shaded: left out."
-    )
-    return f"Soak{length} {verdict}: {report.headline}", wrap(*report.conclusions, legend)
 
 
 def draw_soak(report: SoakReport) -> Chart:
@@ -98,8 +88,7 @@ def _draw_panel(
     y = alt.Y("value:Q", title=y_title, axis=alt.Axis(tickCount=3, minExtent=44))
     colour = alt.value(BLUE)
     if len(series) > 1:
-        scale = alt.Scale(range=list(COLOURS))
-        legend = alt.Legend(labelLimit=140)
+        scale, legend = alt.Scale(range=list(COLOURS)), alt.Legend(labelLimit=140)
         colour = alt.Color("part:N", title=None, sort=None, scale=scale, legend=legend)
     rows = [
         {"at": moment, "value": value, "part": part}
@@ -107,19 +96,15 @@ def _draw_panel(
         for moment, value in zip(times, values, strict=True)
     ]
     panel = chart_of(rows).mark_line(strokeWidth=1.4).encode(x=x, y=y, color=colour)
-    if left_out:
-        shade = chart_of([{"at": 0, "until": times[left_out - 1]}]).mark_rect(color="#f1f3f5")
-        panel = shade.encode(x=x, x2="until:Q") + panel
-    medians = [
-        {"at": begin, "until": end, "value": window.median(values)}
-        for window in compared
-        for begin, end in [window.span_s(times)]
-        for values in series.values()
-    ]
-    if medians:
-        rules = chart_of(medians).mark_rule(color=INK, strokeWidth=1.6, strokeDash=[4, 2])
-        panel += rules.encode(x=x, x2="until:Q", y=y)
-    return panel
+    shade = chart_of([{"at": 0, "until": times[left_out - 1] if left_out else 0}])
+    panel = shade.mark_rect(color="#f1f3f5").encode(x=x, x2="until:Q") + panel
+    medians = []
+    for window in compared:
+        begin, end = window.span_s(times)
+        for values in series.values():
+            medians.append({"at": begin, "until": end, "value": window.median(values)})
+    rules = chart_of(medians).mark_rule(color=INK, strokeWidth=1.6, strokeDash=[4, 2])
+    return panel + rules.encode(x=x, x2="until:Q", y=y)
 
 
 def _x(times: Sequence[float], title: str | None = None) -> Chart:

@@ -5,14 +5,12 @@ from typing import Final
 
 import altair as alt
 
-from ..report import Report, Result, format_number, format_ratio
+from ..report import Report, Result, format_number
 from ..stream.stream_report import (
     WITHOUT_DAEMON,
     Way,
     bare_rows,
-    conclude,
     count,
-    describe_measured,
     rates_without_daemon,
     ways_of,
 )
@@ -23,44 +21,25 @@ from .style import (
     INK,
     LIGHT_GREY,
     ORANGE,
+    SPREAD,
     SQUARES,
     Chart,
     bars,
     bounds,
     chart_of,
-    has_spread,
     panel_title,
-    wrap,
+    spread_of,
 )
 
 _TRANSPORTS: Final = alt.Scale(domain=["ipc, in place", "tcp"], range=[BLUE, ORANGE])
-_ROUNDS: Final = " (line: least and most of the rounds)"
-_HEIGHT: Final = 230
-_WIDTH: Final = 255
 _BAR_PX: Final = 22
-
-
-def conclude_stream(report: Report) -> tuple[list[str], list[str]]:
-    """Return the lines of the title and of the subtitle."""
-    ways = {
-        way.transport: way.rate
-        for way in ways_of(report)
-        if (way.clients, way.workers, way.is_copied) == (1, 1, False)
-    }
-    title = [
-        f"One worker delivers {format_number(round(ways['ipc'].value))} images/s end to end,",
-        f"{format_ratio(ways['ipc'])} of what its core makes without a daemon; "
-        f"over tcp {format_ratio(ways['tcp'])}",
-    ]
-    return title, wrap(*conclude(report)[1:], describe_measured(report))
 
 
 def draw_stream(report: Report) -> Chart:
     """Images that arrive; below, their cost on both sides, and GB/s without decoding."""
-    ways = [way for way in ways_of(report) if not way.is_copied]
+    ways = [way for way in ways_of(report) if way.how != "ipc, copied"]
     below = [_draw_cost([way for way in ways if way.workers == 1])]
-    bare = bare_rows(report)
-    if bare:
+    if bare := bare_rows(report):
         below.append(_draw_bare(bare))
     rates = _draw_rates(ways, rates_without_daemon(report))
     costs = alt.hconcat(*below, spacing=28).resolve_scale(color="independent")
@@ -74,7 +53,7 @@ def _draw_rates(ways: Sequence[Way], without: Mapping[int, Result]) -> Chart:
     for workers in sorted({way.workers for way in ways}):
         table = [
             {
-                "transport": "tcp" if way.transport == "tcp" else "ipc, in place",
+                "transport": way.how,
                 "clients": count(way.clients, "client"),
                 "shown": format_number(round(way.rate.value)),
                 **bounds(way.rate),
@@ -88,15 +67,14 @@ def _draw_rates(ways: Sequence[Way], without: Mapping[int, Result]) -> Chart:
         )
         y = alt.Y(
             "value:Q",
-            title="images/s" + _ROUNDS * has_spread(table),
+            title="images/s" + SPREAD * any("max" in row for row in table),
             scale=alt.Scale(domain=[0, top], nice=False),
             axis=alt.Axis(tickCount=5),
         )
         colour = alt.Color("transport:N", title=None, scale=_TRANSPORTS, legend=SQUARES)
         chart = base.mark_bar().encode(y=y, color=colour)
-        if has_spread(table):
-            lines = base.mark_rule(color=INK).transform_filter("isValid(datum.max)")
-            chart += lines.encode(y="min:Q", y2="max:Q")
+        for spread in spread_of(base, table):
+            chart += spread.mark_rule(color=INK).encode(y="min:Q", y2="max:Q")
         words = base.mark_text(fontSize=9.5, color="white", baseline="bottom", dy=-4)
         chart += words.encode(y=alt.Y(datum=0), text="shown:N")
         title, subtitle = f"End to end with {count(workers, 'worker')}: images/s at the clients", ""
@@ -105,39 +83,29 @@ def _draw_rates(ways: Sequence[Way], without: Mapping[int, Result]) -> Chart:
             line = line.mark_rule(color=INK, strokeDash=[5, 3], strokeWidth=1.5)
             chart += line.encode(y="value:Q")
             subtitle = f"dashed: {format_number(round(alone.value))} by {WITHOUT_DAEMON}"
-        title = panel_title(title, subtitle)
-        panels.append(chart.properties(width=_WIDTH, height=_HEIGHT, title=title))
+        panels.append(chart.properties(width=255, height=230, title=panel_title(title, subtitle)))
     return alt.hconcat(*panels, spacing=28).resolve_scale(color="shared", y="shared")
 
 
 def _draw_cost(ways: Sequence[Way]) -> Chart:
     """Stacked bars: CPU time an image, of the daemon and of the clients."""
-    ordered = sorted(ways, key=lambda way: (way.transport, way.clients))
     table = [
         {"way": way.words, "side": side, "value": row.value}
-        for way in ordered
+        for way in sorted(ways, key=lambda way: (way.how, way.clients))
         for side, row in (("daemon", way.daemon_cpu), ("clients", way.client_cpu))
     ]
     sides = alt.Scale(domain=["daemon", "clients"], range=[GREY, GREEN])
-    return (
-        chart_of(table)
-        .mark_bar()
-        .encode(
-            x=alt.X("value:Q", title="µs/image, median", axis=alt.Axis(tickCount=4)),
-            y=alt.Y("way:N", title=None, sort=None, axis=alt.Axis(ticks=False, labelLimit=200)),
-            color=alt.Color("side:N", title=None, scale=sides, legend=SQUARES),
-            order=alt.Order("side:N", sort="descending"),
-        )
-        .properties(
-            width=170,
-            height=_BAR_PX * 7,
-            title=panel_title("Cost with 1 worker: CPU time per image"),
-        )
-    )
+    title = panel_title("Cost with 1 worker: CPU time per image")
+    bars = chart_of(table).mark_bar()
+    return bars.encode(
+        x=alt.X("value:Q", title="µs/image, median", axis=alt.Axis(tickCount=4)),
+        y=alt.Y("way:N", title=None, sort=None, axis=alt.Axis(ticks=False, labelLimit=200)),
+        color=alt.Color("side:N", title=None, scale=sides, legend=SQUARES),
+        order=alt.Order("side:N", sort="descending"),
+    ).properties(width=170, height=_BAR_PX * 7, title=title)
 
 
 def _draw_bare(rows: Mapping[str, Result]) -> Chart:
-    """Bars with their spread: transport without decoding."""
     table = [
         {
             "name": words,
@@ -151,7 +119,7 @@ def _draw_bare(rows: Mapping[str, Result]) -> Chart:
     return bars(
         table,
         title=panel_title("Transport alone: messages without decoding"),
-        x_title="GB/s" + _ROUNDS * has_spread(table),
+        x_title="GB/s" + SPREAD * any("max" in row for row in table),
         colour=alt.Color("kind:N", legend=None, scale=kinds),
         width=180,
         room=1.2,

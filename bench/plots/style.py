@@ -5,7 +5,6 @@ from typing import Any, Final
 
 import altair as alt
 
-from .. import report
 from ..report import Result
 
 BLUE: Final = "#3b6fb6"
@@ -16,24 +15,16 @@ LIGHT_GREY: Final = "#d5dade"
 RED: Final = "#c23b3b"
 INK: Final = "#2b2f36"
 FAINT_INK: Final = "#6b7680"
+SPREAD: Final = ": bar the median, line the least and most of the rounds"
 COLOURS: Final = (BLUE, ORANGE, GREEN, "#8a5fb0", RED, FAINT_INK)
 
-_LINE_CHARACTERS: Final = 125  # of a subtitle, in a picture 800 px wide
-
-Chart = Any
-"""An altair chart; altair is optional, so its classes are not annotated."""
+Chart = Any  # an altair chart; altair is optional, so its classes are not annotated
 
 WIDTH: Final = 540  # of bars, with the names on their left: 800 px
 SQUARES: Final = alt.Legend(orient="top", symbolType="square", padding=0, offset=4, labelLimit=320)
 
 
-def wrap(*sentences: str) -> list[str]:
-    """Return the lines of sentences in a subtitle, each beginning a line."""
-    return report.wrap(sentences, _LINE_CHARACTERS)
-
-
 def panel_title(text: str, below: str = "", **settings: Any) -> Chart:
-    """Return the title of a panel, with a line below it."""
     return alt.TitleParams(
         text,
         subtitle=below or alt.Undefined,
@@ -47,7 +38,6 @@ def panel_title(text: str, below: str = "", **settings: Any) -> Chart:
 
 
 def chart_of(rows: Iterable[Mapping[str, Any]]) -> Chart:
-    """Return a chart of these rows, without marks."""
     return alt.Chart(alt.Data(values=[*rows]))
 
 
@@ -56,9 +46,11 @@ def bounds(row: Result) -> dict[str, float]:
     return {"value": row.value, **({"min": row.min, "max": row.max} if row.min < row.max else {})}
 
 
-def has_spread(rows: Iterable[Mapping[str, Any]]) -> bool:
-    """Return whether a bar was measured more than once."""
-    return any("max" in row for row in rows)
+def spread_of(base: Chart, rows: Iterable[Mapping[str, Any]]) -> list[Chart]:
+    """Return ``base`` with the bars that were measured more than once, if there are any."""
+    return (
+        [base.transform_filter("isValid(datum.max)")] if any("max" in row for row in rows) else []
+    )
 
 
 def bars(
@@ -84,8 +76,7 @@ def bars(
     x = alt.X("value:Q", title=x_title, scale=scale, axis=alt.Axis(tickCount=5))
     bar = base.mark_bar(height=row_px - 10, stroke=INK, strokeWidth=0.6)
     layers = bar.encode(x=x, color=colour)
-    if has_spread(rows):
-        spread = base.transform_filter("isValid(datum.max)").encode(x="min:Q", x2="max:Q")
+    for spread in spread_of(base.encode(x="min:Q", x2="max:Q"), rows):
         # So that the line shows on a bar that is printed in grey.
         layers += spread.mark_rule(color="white", strokeWidth=4)
         layers += spread.mark_rule(color=INK, strokeWidth=1.5)

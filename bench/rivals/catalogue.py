@@ -15,16 +15,10 @@ DEFAULT_FOLDER: Final = Path(__file__).parents[2] / ".peers"
 
 
 class Environment(NamedTuple):
-    """A virtual environment and its installation."""
-
-    check: str
-    """Modules that must import for it to count as installed."""
-    steps: tuple[tuple[str, ...], ...]
-    """Arguments of ``pip install``, step by step."""
-    system_packages: tuple[str, ...] = ()
-    """Debian packages that it needs to build or run."""
-    compiler: str | None = None
-    """CC of its installation."""
+    check: str  # modules that must import for it to count as installed
+    steps: tuple[tuple[str, ...], ...]  # arguments of ``pip install``, step by step
+    system_packages: tuple[str, ...] = ()  # Debian packages that it needs to build or run
+    compiler: str | None = None  # CC of its installation
 
 
 _TORCH: Final = "torch==2.13.0"  # as in the Makefile; where only its DataLoader is used
@@ -63,8 +57,6 @@ def interpreter(environment: str | None, folder: Path) -> str:
 
 
 class Quality(NamedTuple):
-    """How a contender makes its pixels."""
-
     resize: str
     decodes: str
     idct: str = "accurate"
@@ -74,15 +66,10 @@ class Quality(NamedTuple):
 
 
 class Contender(NamedTuple):
-    """One row of the table."""
-
     name: str
-    words: str
-    """What sentences and the picture call it."""
-    script: str | Path
-    """In SCRIPTS."""
-    environment: str | None
-    """None is the Python that the bench runs in: the contender is ours."""
+    words: str  # what sentences and the picture call it
+    script: str | Path  # in SCRIPTS
+    environment: str | None  # None is the Python that the bench runs in: the contender is ours
     quality: Quality
     variant: str = ""
     all_cores: bool = True

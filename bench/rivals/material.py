@@ -16,22 +16,18 @@ from PIL import Image
 
 from ..data.material import choose_images, pack, source_or_synthetic
 
-_SYNTHETIC_IMAGES: Final = 256
-"""Few, because drawing an image takes longer than repeating one."""
+_SYNTHETIC_IMAGES: Final = 256  # few, because drawing an image takes longer than repeating one
 
 
 class RivalMaterial(NamedTuple):
     """The images, all below ``folder``."""
 
     folder: Path
-    listing: Path
-    """Path, label, width and height of each image, between tabs."""
-    dataset: Path
-    """The same images, packed."""
+    listing: Path  # path, label, width and height of each image, between tabs
+    dataset: Path  # the same images, packed
     images: int
     distinct: int
-    left_out: int
-    """Files of the source that not every contender can read."""
+    left_out: int  # files of the source that not every contender can read
     mean_bytes: float
 
 

@@ -19,10 +19,10 @@ from pathlib import Path
 from typing import Final, TypeVar
 
 import msgspec
-import psutil
 
 from feeder.pack.progress import ProgressLine
 
+from ..footprint import busy_s, family
 from ..line_process import LineProcess
 from ..machine import pinned_to
 
@@ -111,7 +111,7 @@ class RivalProcess(LineProcess):
         Return its images per second, and per second of CPU time of all its processes: other users
         of the cores do not count in that.
         """
-        busy_before_s = self._busy_s()
+        busy_before_s = busy_s(family(self.pid))
         began_s = time.perf_counter()
         if self._works_ahead:
             self._signal_group(signal.SIGCONT)
@@ -124,8 +124,8 @@ class RivalProcess(LineProcess):
         self._pause()
         if delivered < images:
             raise RivalFailure(f"delivered {delivered} images instead of {images}")
-        busy_s = max(self._busy_s() - busy_before_s, _CPU_TICK_S)
-        return delivered / taken_s, delivered / busy_s
+        used_s = max(busy_s(family(self.pid)) - busy_before_s, _CPU_TICK_S)
+        return delivered / taken_s, delivered / used_s
 
     def await_reply(self, word: str, kind: type[_Reply]) -> _Reply:
         """Return what follows ``word`` in the next line, which is JSON."""
@@ -151,29 +151,17 @@ class RivalProcess(LineProcess):
 
     def close(self) -> None:
         """Let it end by itself, then SIGKILL it and all that it started. Idempotent."""
-        if not self.is_open:
-            return
-        self.dismiss()
-        try:
-            self.wait(_FAREWELL_S)
-        except subprocess.TimeoutExpired:
-            pass
-        finally:
-            self._signal_group(signal.SIGKILL)
-            self.kill()
+        if self.is_open:
+            self.dismiss()
+            try:
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    self.wait(_FAREWELL_S)
+            finally:
+                self._signal_group(signal.SIGKILL)
+                self.kill()
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-    def _busy_s(self) -> float:
-        """Return the CPU seconds that it and all below it have used so far."""
-        total_s = 0.0
-        with contextlib.suppress(psutil.Error):  # gone: the wait for its reply reports that
-            leader = psutil.Process(self.pid)
-            for process in (leader, *leader.children(recursive=True)):
-                times = process.cpu_times()
-                total_s += times.user + times.system
-        return total_s
 
     def _pause(self) -> None:
         if self._works_ahead:

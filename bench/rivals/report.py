@@ -10,27 +10,15 @@ called ``cpu/…`` are the same turns per second of CPU time, which a busy machi
 rival's is below 1 where we are ahead; the table shows the inverse, "feeder is … ×".
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from ..report import (
-    BRACKETS,
-    FEWEST_ROUNDS,
-    RATE,
-    Report,
-    Result,
-    align,
-    compare,
-    format_ratio,
-    header_lines,
-    wrap,
-)
+from ..report import RATE, Report, Result, align, compare, format_ratio, row_table
 from .catalogue import CONTENDERS
 
 CPU_RATE: Final = "images/s of CPU time"
-ALL_CORES: Final = "/all-cores"
-"""The end of the names of rows that were measured on all cores."""
+ALL_CORES: Final = "/all-cores"  # the end of the names of rows that were measured on all cores
 CORES: Final = {"": "one core", ALL_CORES: "all cores"}
 
 _WORDS: Final = {contender.name: contender.words for contender in CONTENDERS}
@@ -38,8 +26,6 @@ _WORDS: Final = {contender.name: contender.words for contender in CONTENDERS}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContenderNotes:
-    """All about a contender except its rate."""
-
     name: str
     versions: Mapping[str, str]
     quality: Mapping[str, str]
@@ -50,51 +36,34 @@ class ContenderNotes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RivalsReport(Report):
-    """A report with the contenders' notes."""
-
     contenders: Sequence[ContenderNotes]
 
-    def to_text(self) -> str:
-        """Return the conclusion, header, rates on each set of cores, and quality of the pixels."""
-        lines = [*wrap(self.conclusion()), "", "feeder-bench peers", *header_lines(self.machine)]
+    def tables(self) -> Iterator[list[str]]:
         for suffix, title in CORES.items():
             notes = [each for each in self.contenders if is_on(each.name, suffix)]
             if notes:
-                lines += ["", title, *_table(self._rate_rows(notes), left={0, 4, 6, 7})]
-                for row in self.against_fastest(suffix):
-                    kind = " that resizes antialiased, as we do" * ("antialias" in row.name)
-                    times = f"{row.ratio:.2f} × {row.baseline}"
-                    lines.append(f"  {row.name}: {times}, the fastest rival{kind}")
+                yield [title, *align(self._rate_rows(notes), left={0, 4, 6, 7})]
+                yield row_table(self.against_fastest(suffix))
         heads = ("", "resizes", "decodes", "IDCT", "chroma", "source")
         alone = [each for each in self.contenders if is_on(each.name, "")]
         rows = [heads, *((short_name(each.name), *each.quality.values()) for each in alone)]
-        lines += ["", "what their pixels are made of", *_table(rows, left=range(6))]
-        return "\n".join(lines) + "\n"
+        yield ["what their pixels are made of", *align(rows, left=range(6))]
 
-    def conclusion(self) -> list[str]:
-        """Return a sentence for each set of cores, and what was measured."""
+    def conclude(self) -> list[str]:
+        """Return a sentence for each set of cores, and one on contenders that have no rate."""
         sentences = []
         for suffix, cores in CORES.items():
             rows = [row for row in self.against_fastest(suffix) if row.unit == RATE]
             if len({row.baseline for row in rows}) == 1:
                 rows = rows[:1]
             if rows:
-                sentences.append(f"On {cores}, Feeder is {', and '.join(map(describe, rows))}.")
-        text = ""
+                sentences.append(f"On {cores}, Feeder is {', and '.join(map(_describe, rows))}.")
+        sentences = sentences or ["No other loader was measured."]
         missing = [words_of(each.name) for each in self.contenders if each.missing is not None]
         if missing:
             names = ", ".join(dict.fromkeys(missing))
-            text = f"Not measured, for the reasons in the table: {names}. "
-        rounds, batches = self.measured["rounds"], self.measured["batches"]
-        assert isinstance(rounds, int)
-        what = f"{batches} batch{'es' * (batches != 1)} of {self.measured['batch size']} images"
-        if rounds == 1:
-            text += f"Measured once, with {what}: no spread is known."
-        else:
-            noise = f"Noise is shown from {FEWEST_ROUNDS} rounds on."
-            text += f"Values are medians of {rounds} rounds with {what}; ratios are of the same "
-            text += f"rounds. {BRACKETS if rounds >= FEWEST_ROUNDS else noise}"
-        return [*(sentences or ["No other loader was measured."]), text]
+            sentences.append(f"Not measured, for the reasons in the table: {names}.")
+        return sentences
 
     def against_fastest(self, suffix: str) -> list[Result]:
         """Return Feeder's rows against the fastest, and the fastest antialiased, on these cores."""
@@ -151,19 +120,16 @@ def build_results(
     return results
 
 
-def describe(row: Result, *, with_kind: bool = True) -> str:
-    """Return how Feeder compares with the baseline, "… as fast as …", and of what that is first."""
-    rival, times = words_of(row.baseline or ""), format_ratio(row)
-    if with_kind:
-        same = "antialias" in row.name
-        rival += f", the fastest {'with the same resizing' if same else 'other loader'}"
+def _describe(row: Result) -> str:
+    """Return how Feeder compares with the baseline, and of what that is the first."""
+    what = "with the same resizing" if "antialias" in row.name else "other loader"
+    rival, times = f"{words_of(row.baseline or '')}, the fastest {what}", format_ratio(row)
     if row.interval is not None and row.is_within_noise:
-        return f"as fast as {rival}{',' * with_kind} within the noise: {times} times"
+        return f"as fast as {rival}, within the noise: {times} times"
     return f"{times} times as fast as {rival}"
 
 
 def words_of(name: str) -> str:
-    """Return what the contender of a row is called."""
     return _WORDS.get(name.removesuffix(ALL_CORES), short_name(name))
 
 
@@ -173,7 +139,6 @@ def is_on(name: str, suffix: str) -> bool:
 
 
 def short_name(name: str) -> str:
-    """Return the contender's name in a row's."""
     return name.removeprefix("peers/").removesuffix(ALL_CORES)
 
 
@@ -183,7 +148,3 @@ def _cpu_name(name: str) -> str:
 
 def _times(row: Result) -> str:
     return "" if row.ratio is None else f"{1 / row.ratio:.2f} ×"
-
-
-def _table(rows: Sequence[Sequence[str]], *, left: Collection[int]) -> list[str]:
-    return [f"  {line}" for line in align(rows, left=left)]

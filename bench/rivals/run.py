@@ -12,7 +12,6 @@ import os
 from collections.abc import Sequence
 from contextlib import ExitStack
 from functools import partial
-from pathlib import Path
 from typing import Final
 
 from feeder.errors import ConfigError, ResourceError
@@ -20,7 +19,7 @@ from feeder.host.topology import format_cpulist
 
 from ..machine import choose_core, describe_machine
 from ..report import RATE, Result
-from .catalogue import CONTENDERS, DEFAULT_FOLDER, SCRIPTS, Contender, interpreter
+from .catalogue import CONTENDERS, SCRIPTS, Contender, interpreter
 from .material import RivalMaterial, prepare_material
 from .process import Introduction, RivalFailure, RivalProcess, take_turns
 from .report import ALL_CORES, CPU_RATE, ContenderNotes, RivalsReport, build_results
@@ -117,7 +116,6 @@ class _Race:
         return {name: turns[name] for name in running}
 
     def notes(self) -> list[ContenderNotes]:
-        """Return the notes on each contender, whether it was measured or not."""
         return [
             ContenderNotes(
                 name=name,
@@ -166,28 +164,6 @@ class _Race:
                 f"does not deliver these images: its mean level is {introduction.mean:.0f}, ours "
                 f"{ours.mean:.0f}"
             )
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add this bench's own options."""
-    parser.add_argument(
-        "--cores",
-        choices=("one", "all", "both"),
-        default="both",
-        help="measure on one core, on all, or first on one and then on all (default: both)",
-    )
-    parser.add_argument(
-        "--only",
-        metavar="NAME,…",
-        help="measure Feeder and these rivals, e.g. tfdata,dali (default: all)",
-    )
-    parser.add_argument(
-        "--environments",
-        type=Path,
-        default=DEFAULT_FOLDER,
-        metavar="DIR",
-        help="where `make peers` has put the environments (default: .peers of the project)",
-    )
 
 
 def choose_contenders(only: str | None) -> list[Contender]:

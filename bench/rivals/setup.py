@@ -108,7 +108,6 @@ def _install_system_packages(packages: Sequence[str]) -> None:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of ``run``."""
     parser.add_argument(
         "names", nargs="*", metavar="NAME", help=f"of {', '.join(ENVIRONMENTS)} (default: all)"
     )

@@ -30,17 +30,7 @@ from ..daemon import Daemon, running_daemon
 from ..data.material import dataset_or_synthetic
 from ..fetcher import BatchFetcher
 from ..machine import describe_machine, pinned_to
-from ..report import (
-    FEWEST_ROUNDS,
-    RATE,
-    Report,
-    Result,
-    align,
-    compare,
-    format_number,
-    format_ratio,
-    wrap,
-)
+from ..report import RATE, Report, Result, compare, format_ratio
 from ..rounds import Contender, measure, rates
 from .streams import doublings
 
@@ -57,10 +47,6 @@ WORDS: Final[Mapping[str, str]] = {
 """The optimisations as they are called in text and picture."""
 
 EVERYTHING: Final = "all-of-them/against-nothing"
-SAME: Final = "same settings"
-
-NOISE: Final = "Within the noise: the 90 % interval of the rounds' median ratio holds 1."
-
 _TIMES: Final = "×\N{NO-BREAK SPACE}"
 
 BATCH_SIZE: Final = 128
@@ -215,67 +201,27 @@ def _open_session(daemon: Daemon, setup: Setup, batch_size: int) -> BatchFetcher
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AblateReport(Report):
-    def to_text(self) -> str:
-        lines = wrap([conclude(self), f"Measured: {describe_measured(self)}. {NOISE}"])
-        lines += ["", *self.header()]
-        heads = ("", "value", "", "min", "max", "ratio", "noise", "to", "")
-        rows = [heads, *(_table_row(row) for row in self.results)]
-        return "\n".join([*lines, *align(rows, left={0, 2, 6, 7, 8})]) + "\n"
-
-
-def conclude(report: Report) -> str:
-    """Return what all of them gain together, and which ones matter when removed alone."""
-    rows = report.rows
-    sentences = [
-        f"All optimisations together: {format_ratio(rows[EVERYTHING])} times as fast as with none"
-    ]
-    removed = {words: rows[f"removed/{name}"] for name, words in WORDS.items()}
-    removed = {words: row for words, row in removed.items() if not is_same(row)}
-    judged = [
-        (row.ratio, words)
-        for words, row in removed.items()
-        if row.ratio is not None and not row.is_within_noise
-    ]
-    slower = sorted(each for each in judged if each[0] < 1)
-    faster = sorted((each for each in judged if each[0] >= 1), reverse=True)
-    for how, group in (("Slower", slower), ("Faster", faster)):
-        if group:
-            shown = ", ".join(f"{words} {_TIMES}{ratio:.2f}" for ratio, words in group)
-            sentences.append(f"{how} without one: {shown}")
-    noise = [words for words, row in removed.items() if row.is_within_noise]
-    if noise:
-        sentences.append(f"No difference beyond the noise: {', '.join(noise)}")
-    return ". ".join(sentences) + "."
-
-
-def describe_measured(report: Report) -> str:
-    """Return rounds, images and cores as words, and whether the rounds suffice."""
-    measured, machine = report.measured, report.machine
-    rounds, cores = measured["rounds"], machine["cores_used"]
-    assert isinstance(rounds, int)
-    assert isinstance(cores, Mapping)
-    daemon = str(cores["daemon"])
-    few = "; too few rounds to distinguish anything from noise" * (rounds < FEWEST_ROUNDS)
-    return (
-        f"{rounds} rounds of {measured['images a round']} images, from a dataset of "
-        f"{measured['images']}; {machine['cpu']}, daemon on core{'s' * (not daemon.isdigit())} "
-        f"{daemon}, client on core {cores['client']}{few}"
-    )
+    def conclude(self) -> list[str]:
+        rows = self.rows
+        removed = {words: rows[f"removed/{name}"] for name, words in WORDS.items()}
+        removed = {words: row for words, row in removed.items() if not is_same(row)}
+        noise = [words for words, row in removed.items() if row.is_within_noise]
+        judged = sorted(
+            (row.ratio or 0.0, words) for words, row in removed.items() if words not in noise
+        )
+        shown = [(ratio, f"{words} {_TIMES}{ratio:.2f}") for ratio, words in judged]
+        groups = {
+            "Slower without one": [text for ratio, text in shown if ratio < 1],
+            "Faster without one": [text for ratio, text in reversed(shown) if ratio >= 1],
+            "No difference beyond the noise": noise,
+        }
+        together = format_ratio(rows[EVERYTHING])
+        return [
+            f"All optimisations together: {together} times as fast as with none.",
+            *(f"{what}: {', '.join(group)}." for what, group in groups.items() if group),
+        ]
 
 
 def is_same(row: Result) -> bool:
     """Return whether the row's setup is its baseline's, such as one worker on one core."""
     return row.ratio == row.ratio_low == row.ratio_high == 1
-
-
-def _table_row(row: Result) -> Sequence[str]:
-    ratio = interval = verdict = ""
-    if row.ratio is not None and not is_same(row):
-        ratio = f"{row.ratio:.2f}"
-        interval = "" if row.ratio_low is None else f"{row.ratio_low:.2f}–{row.ratio_high:.2f}"
-        verdict = "within noise" if row.is_within_noise else ""
-    elif row.ratio is not None:
-        verdict = SAME
-    spread = ("", "") if row.min == row.max else (format_number(row.min), format_number(row.max))
-    compared = (ratio, interval, f"× {row.baseline}" if row.baseline else "", verdict)
-    return (row.name, format_number(row.value), row.unit, *spread, *compared)

@@ -1,20 +1,13 @@
 """Counts the Python calls of a process, as ``sys.setprofile`` reports them: C calls do not count.
 
-Nothing in the product takes part. A node process is given the counter by a ``sitecustomize`` module
-on its ``PYTHONPATH``, which Python imports before anything else.
+Imports nothing of the product: ``calls`` has the node process import it before anything else.
 """
 
 import json
-import os
 import socket
 import sys
-import tempfile
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
-from functools import cache
-from io import BufferedReader
 from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any, Final, Self
@@ -22,14 +15,6 @@ from typing import Any, Final, Self
 Calls = Counter[tuple[str, str]]  # how many calls, by file and function
 
 _BENCH: Final = str(Path(__file__).parents[1])
-_TIMEOUT_S: Final = 60.0
-
-_SITECUSTOMIZE: Final = """\
-import sys
-if {module!r} in sys.orig_argv:
-    from {package}.call_counter import report_calls
-    report_calls({path!r})
-"""
 
 
 class CallCounter:
@@ -76,37 +61,3 @@ def report_calls(path: str) -> None:
 
     threading.Thread(target=serve, daemon=True).start()  # before it counts: not counted
     counter.__enter__()
-
-
-@contextmanager
-def counting_child(module: str) -> Iterator[Callable[[], Calls]]:
-    """Count the calls of the first process within the body that runs ``module``.
-
-    Yields what returns the calls since it was last called; it waits for the process to start.
-    """
-    with ExitStack() as stack:
-        folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="feeder-"))
-        path = f"{folder}/calls"
-        listener = stack.enter_context(socket.socket(socket.AF_UNIX))
-        listener.settimeout(_TIMEOUT_S)
-        listener.bind(path)
-        listener.listen()
-        text = _SITECUSTOMIZE.format(module=module, package=__package__, path=path)
-        Path(folder, "sitecustomize.py").write_text(text)
-        before = os.environ.get("PYTHONPATH", "")
-        stack.callback(os.environ.__setitem__, "PYTHONPATH", before)
-        os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [folder, before]))
-
-        @cache
-        def connect() -> tuple[socket.socket, BufferedReader]:
-            connection = stack.enter_context(listener.accept()[0])
-            connection.settimeout(_TIMEOUT_S)
-            return connection, stack.enter_context(connection.makefile("rb"))
-
-        def take() -> Calls:
-            connection, answers = connect()
-            connection.sendall(b"?")
-            answer = json.loads(answers.readline())
-            return Calls({(file, function): count for file, function, count in answer})
-
-        yield take

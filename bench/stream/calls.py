@@ -13,21 +13,26 @@ the bench waits until both sides are quiet.
 
 import argparse
 import itertools
+import json
+import socket
+import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
+from io import BufferedReader
 from pathlib import Path
 from typing import Final
 
 import feeder
 from trainer_client import NumpyLoader
 
-from ..daemon import DATASET_NAME, running_daemon
+from ..daemon import DATASET_NAME, running_daemon, sitecustomize
 from ..data.material import dataset_or_synthetic
 from ..machine import choose_core, describe_machine, pinned_to
-from ..report import Report, Result, single, summarise
-from .call_counter import CallCounter, Calls, counting_child
+from ..report import Report, Result, row_table, single, summarise
+from .call_counter import CallCounter, Calls
 
 BATCH_SIZE: Final = 8  # one chunk; the number of images changes no count
 
@@ -45,6 +50,14 @@ _SHOWN: Final = 0.1  # functions that are called less often for a batch or a Hel
 _PRODUCT: Final = Path(feeder.__file__).resolve().parents[1]
 _CLIENT: Final = str(_PRODUCT / "feeder" / "client")
 
+_TIMEOUT_S: Final = 60.0
+_SITECUSTOMIZE: Final = """\
+import sys
+if {module!r} in sys.orig_argv:
+    from {package}.call_counter import report_calls
+    report_calls({path!r})
+"""
+
 _Pair = tuple[Calls, Calls]  # of client and node process
 
 
@@ -55,17 +68,44 @@ class CallsReport(Report):
     functions: Mapping[str, Mapping[str, float]]
     """By row; each file and function, with its calls for one batch or one Hello."""
 
-    def to_text(self) -> str:
-        lines = [Report.to_text(self)]
+    def tables(self) -> Iterator[list[str]]:
+        yield row_table(self.results)
         for name, functions in self.functions.items():
-            lines.append(f"\n{name}:\n")
-            for function, calls in sorted(functions.items(), key=lambda item: -item[1]):
-                lines.append(f"  {calls:6.1f}  {function}\n")
-        return "".join(lines)
+            often = sorted(functions.items(), key=lambda item: -item[1])
+            yield [f"{name}:", "", *(f"  {calls:6.1f}  {function}" for function, calls in often)]
+
+
+@contextmanager
+def counting_child(module: str) -> Iterator[Callable[[], Calls]]:
+    """Count the calls of the first process within the body that runs ``module``.
+
+    Yields what returns the calls since it was last called; it waits for the process to start.
+    """
+    with tempfile.TemporaryDirectory(prefix="feeder-") as folder, ExitStack() as stack:
+        path = f"{folder}/calls"
+        listener = stack.enter_context(socket.socket(socket.AF_UNIX))
+        listener.settimeout(_TIMEOUT_S)
+        listener.bind(path)
+        listener.listen()
+        text = _SITECUSTOMIZE.format(module=module, package=__package__, path=path)
+        stack.enter_context(sitecustomize(text))
+
+        @cache
+        def connect() -> tuple[socket.socket, BufferedReader]:
+            connection = stack.enter_context(listener.accept()[0])
+            connection.settimeout(_TIMEOUT_S)
+            return connection, stack.enter_context(connection.makefile("rb"))
+
+        def take() -> Calls:
+            connection, answers = connect()
+            connection.sendall(b"?")
+            answer = json.loads(answers.readline())
+            return Calls({(file, function): count for file, function, count in answer})
+
+        yield take
 
 
 def count_calls(arguments: argparse.Namespace) -> CallsReport:
-    """Count the calls of BATCHES batches, and of HELLOS Hellos."""
     core = choose_core(arguments.core)
     with dataset_or_synthetic(arguments.dataset, images=arguments.images) as path:
         machine = describe_machine({"worker": core, "client": core})

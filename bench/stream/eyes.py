@@ -55,7 +55,6 @@ _UNREAD_BYTES: Final = 4096
 
 
 def run(arguments: argparse.Namespace) -> Report:
-    """Measure with two daemons; PeerError when one stops replying."""
     *worker_cores, client_core = sorted(os.sched_getaffinity(0))
     worker_cores = worker_cores or [client_core]
     with ExitStack() as stack:

@@ -14,7 +14,6 @@ in a separate process takes batches over ipc and does nothing with the pixels:
 """
 
 import itertools
-import subprocess
 import sys
 import time
 from typing import TYPE_CHECKING, Final
@@ -23,12 +22,13 @@ import numpy as np
 
 from feeder.client.stats import StatsLink
 from feeder.errors import PeerError
-from feeder.process.child import child_environment, python_command
+from feeder.process.child import python_command
 from feeder.wire.messages import Stats, StatsRequest
 from trainer_client._feed import Delivery, Stage
 
 from ..daemon import DATASET_NAME
 from ..fetcher import BatchFetcher
+from ..line_process import LineProcess
 from ..report import Result, compare, single
 
 if TYPE_CHECKING:  # torch takes a second to import, in the loader's process only
@@ -56,7 +56,7 @@ def measure_handover(lent: BatchFetcher, copied: BatchFetcher, endpoint: str) ->
     received_before = lent.session.received_bytes
     with StatsLink(endpoint) as stats:
         lent_before = _count_lent(stats)
-        spare = np.zeros_like(next(lent.fetch_run(0, 10**9)).pixels)
+        spare = np.zeros_like(next(lent.fetch(0, 10**9)).pixels)
         number, until_s = 0, time.monotonic() + _TIMEOUT_S
         while len(times_us["handover/client"]) < _BATCHES and time.monotonic() < until_s:
             number += 1
@@ -78,7 +78,7 @@ def measure_handover(lent: BatchFetcher, copied: BatchFetcher, endpoint: str) ->
                     values.append(1e6 * span_s)
     through_socket = (lent.session.received_bytes - received_before) / (number + 1)
     received_before = copied.session.received_bytes
-    next(copied.fetch([(0, 0)]))
+    next(copied.fetch())
     through_copying = copied.session.received_bytes - received_before
     if not times_us["handover/client"]:
         raise PeerError("the client's thread has read all messages: is the machine overloaded?")
@@ -97,17 +97,12 @@ def _count_lent(stats: StatsLink) -> int:
 
 def _measure_loader(endpoint: str, batch_size: int) -> float:
     """Return the CPU time of a batch in µs, of a loader in a process of its own."""
-    done = subprocess.run(
-        python_command(f"{__package__}.handover", endpoint, batch_size),
-        env=child_environment(),
-        capture_output=True,
-        text=True,
-        timeout=_TIMEOUT_S,
-        check=False,
-    )
-    if done.returncode:
-        raise PeerError(f"the client failed: {done.stderr.strip().rpartition(chr(10))[2]}")
-    return float(done.stdout)
+    command = python_command(f"{__package__}.handover", endpoint, batch_size)
+    with LineProcess(command) as process:
+        try:
+            return float(process.next_line(_TIMEOUT_S))
+        except (EOFError, TimeoutError) as error:
+            raise PeerError(f"the client failed: {error}") from None
 
 
 class _IdleStage(Stage["Batch[torch.Tensor]"]):

@@ -83,7 +83,6 @@ def count_descriptors() -> int:
 
 
 def run(arguments: argparse.Namespace) -> Report:
-    """Measure three rows of ``seconds`` each."""
     seconds, rate = arguments.seconds, arguments.rate
     with (
         tempfile.TemporaryDirectory(prefix="feeder-bench-") as folder,

@@ -55,7 +55,6 @@ _STATES: Final = 1000  # calls for one value of the state's time
 
 
 def run(arguments: argparse.Namespace) -> Report:
-    """Measure with one daemon; PeerError when it does not reply."""
     torch.set_num_threads(1)
     with serving_one_core(arguments, "--decoded-bytes", str(_CACHE_BYTES)) as (daemon, machine):
         results = _measure_steps(daemon, arguments.rounds, arguments.steps)
@@ -64,7 +63,6 @@ def run(arguments: argparse.Namespace) -> Report:
 
 
 def _measure_steps(daemon: Daemon, rounds: int, steps: int) -> list[Result]:
-    """Return the rows of a training step, in ms of CPU time."""
     with FeederLoader(
         daemon.ipc,
         dataset=DATASET_NAME,
@@ -161,7 +159,6 @@ def _take_epochs(loader: FeederLoader | NumpyLoader, first: int, end: int) -> No
 
 
 def run_resume(arguments: argparse.Namespace) -> Report:
-    """Measure with one daemon; PeerError when it does not reply."""
     # Without a decoded cache, so that every first batch is decoded.
     with serving_one_core(arguments, "--decoded-bytes", "0") as (daemon, machine):
         open_loader = partial(

@@ -34,6 +34,7 @@ from ..client_process import ClientProcess, await_open
 from ..daemon import Daemon, running_daemon
 from ..data.material import dataset_or_synthetic
 from ..fetcher import BatchFetcher
+from ..footprint import status_bytes
 from ..machine import choose_cores, describe_machine, pinned_to
 from ..report import Report, Result, single
 from ..rounds import Contender, measure, rates
@@ -160,7 +161,7 @@ def _measure(
             return sessions.enter_context(fetcher)
 
         lent = open_session(daemon.ipc)
-        served = next(lent.fetch([(0, 0)])).pixels.copy()
+        served = next(lent.fetch()).pixels.copy()
         first_batch_s = time.monotonic() - began_s
         local.make(0, 1)
         if not np.array_equal(served, local.pixels):
@@ -187,13 +188,14 @@ def _measure(
                 streams[f"{transport}-{count}-clients"] = partial(fetch_by, clients[:count])
         results = _run_rounds(daemon, local, streams, arguments)
         results += measure_handover(lent, copied, daemon.ipc)
-        own_mib = daemon.worker_bytes() / 2**20
+        worker = daemon.find("feeder.worker").pid  # its slots, which exist once, do not count
+        own_bytes = sum(status_bytes(worker, field) for field in ("RssAnon", "RssFile"))
     time.sleep(_SETTLE_S)
     return [
         *results,
         single("stream/first-batch", "s", first_batch_s),
         single("check/equal-to-local", "samples", len(served)),
-        single("worker/own-memory", "MiB", own_mib),
+        single("worker/own-memory", "MiB", own_bytes / 2**20),
         single("daemon/idle", "% of a core", daemon.idle_percent(arguments.idle)),
     ]
 

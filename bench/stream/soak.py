@@ -33,7 +33,7 @@ from ..daemon import Daemon, running_daemon
 from ..data.material import dataset_or_synthetic
 from ..footprint import measure_footprints
 from ..machine import choose_cores, describe_machine, pinned_to
-from ..report import JudgedReport, single, wrap
+from ..report import JudgedReport, single
 from .soak_judgement import SAMPLES_MIN, WARM_UP_SHARE, judge
 
 _FOR_EVER: Final = 10**9
@@ -57,14 +57,11 @@ class SoakReport(JudgedReport):
     at_s: Sequence[float]  # when each sample was taken
     series: Mapping[str, Sequence[float]]
     """By name, such as "memory/node-1" in MiB: one value a sample."""
-    restarts: Sequence[tuple[float, str]]
-    """When clients ended, and how: "clean" or "killed"."""
+    restarts: Sequence[tuple[float, str]]  # when clients ended, and how: "clean" or "killed"
 
-    def to_text(self) -> str:
-        head, _, rest = JudgedReport.to_text(self).partition("\n")
+    def conclude(self) -> list[str]:
         verdict = "failed" if self.failures else "passed"
-        lines = wrap([f"{head} {verdict}: {self.headline}", *self.conclusions])
-        return "\n".join([*lines, "", rest])
+        return [f"feeder-bench soak {verdict}: {self.headline}", *self.conclusions]
 
 
 def run(arguments: argparse.Namespace) -> SoakReport:

@@ -27,7 +27,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Final, Literal
+from typing import Final
 
 from ..report import RATE, Result, single, summarise
 
@@ -52,8 +52,24 @@ _MEDIANS_ERROR: Final = math.sqrt(math.pi / 2)  # over the mean's, with normal n
 _SLOWEST: Final = 0.01  # of a core in the best window; a bound for the division
 _MINUTES_FROM_S: Final = 180.0
 
-
-Kind = Literal["held", "fell", "machine-slower", "too-noisy"]
+_HEADLINES: Final = {
+    "held": "throughput held",
+    "fell": "throughput fell by {} %",
+    "machine-slower": "throughput was not judged, the machine became slower",
+    "too-noisy": "throughput was not judged, it varied too much",
+}
+_ADVICE: Final = {
+    "held": "",
+    "fell": (
+        ": the feeder became slower; compare its stages in `feeder status` at the beginning and at "
+        "the end of a soak"
+    ),
+    "machine-slower": ": soak again on a machine that is not in use",
+    "too-noisy": (
+        ": soak for longer on a machine that is not in use, or sample less often (--every)"
+    ),
+}
+"""By ``Verdict.kind``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +95,7 @@ class Window:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    kind: Kind
+    kind: str  # "held", "fell", "machine-slower" or "too-noisy"
     headline: str
     sentence: str
     change: float  # of the medians, as a share; negative when it fell
@@ -133,7 +149,7 @@ def judge(
                 f"(medians of the first and the last third after the warm-up; at most "
                 f"{allowed:.1f} is allowed)"
             )
-    references = {name: values for name, values in series.items() if name.startswith("reference/")}
+    references = [values for name, values in series.items() if name.startswith("reference/")]
     verdict = judge_throughput(series["throughput"], references, at_s)
     rows.append(single("throughput/change", "%", 100 * verdict.change))
     rows.append(single("reference/change", "%", 100 * verdict.machine_change))
@@ -141,63 +157,46 @@ def judge(
 
 
 def judge_throughput(
-    throughput: Sequence[float],
-    references: Mapping[str, Sequence[float]],
-    at_s: Sequence[float],
+    throughput: Sequence[float], references: Sequence[Sequence[float]], at_s: Sequence[float]
 ) -> Verdict:
     """Judge samples of images/s at even intervals, start included, taken ``at_s``.
 
-    ``references`` are the samples of the reference load by core, as many each.
+    ``references`` are the samples of the reference load of each core.
     """
     best, last = find_windows(throughput)
     change = _change(throughput, best, last)
     relative = [
         [max(value / (best.median(values) or 1.0), _SLOWEST) for value in values]
-        for values in references.values()
+        for values in references
     ]
     speeds = [min(sample) for sample in zip(*relative, strict=True)]  # of the slowest core
     paired = [rate / speed for rate, speed in zip(throughput, speeds, strict=True)]
     paired_change = _change(paired, best, last)
-    machine = min(_change(each, best, last) for each in references.values())
-    numbers = (
-        f"{best.median(throughput):,.0f} images/s in {best.format_span(at_s)}, the best before "
-        f"the end, and {last.median(throughput):,.0f} at the end, in {last.format_span(at_s)}"
-    )
-    beside = f"the reference load on the same cores changed by {_percent(machine)}"
-    allowed = f"{100 * FALL_MAX:.0f} % is allowed"
-    fell = f"throughput fell by {-100 * change:.0f} %"
-    kind: Kind = "too-noisy"
+    machine_change = min(_change(each, best, last) for each in references)
     if best.median(throughput) == 0:
-        headline = "throughput was not judged, too few images came"
-        sentence = (
-            "throughput was not judged: half of the samples or more had no image; sample less "
-            "often (--every)"
-        )
+        kind = "too-noisy"  # half of the samples or more had no image
     elif change >= -FALL_MAX:
-        kind, headline = "held", "throughput held"
-        sentence = f"throughput held: {numbers} (medians; {_percent(change)}; {beside})"
+        kind = "held"
     elif paired_change < -max(FALL_MAX, _ERRORS_MIN * _error_of_median(paired, best)):
-        kind, headline = "fell", fell
-        sentence = (
-            f"{fell}: {numbers} (medians; {allowed}), while {beside}: the feeder became slower; "
-            "compare its stages in `feeder status` at the beginning and at the end of a soak"
-        )
-    elif paired_change >= -FALL_MAX and machine < -FALL_MAX / 2:
-        kind, headline = "machine-slower", "throughput was not judged, the machine became slower"
-        sentence = (
-            f"{fell}: {numbers} (medians), but the machine became slower: {beside}, and in "
-            f"proportion to it throughput changed by {_percent(paired_change)} ({allowed}); the "
-            "feeder's throughput was not judged: soak again on a machine that is not in use"
-        )
+        kind = "fell"
+    elif paired_change >= -FALL_MAX and machine_change < -FALL_MAX / 2:
+        kind = "machine-slower"
     else:
-        headline = "throughput was not judged, it varied too much"
-        sentence = (
-            f"throughput was not judged: {numbers} (medians; {_percent(change)}), but it varied "
-            f"too much to tell a fall from noise; {beside}; soak for longer on a machine that is "
-            "not in use"
-        )
+        kind = "too-noisy"
+    headline = _HEADLINES[kind].format(round(-100 * change))
+    sentence = (
+        f"{headline}: {best.median(throughput):,.0f} images/s in {best.format_span(at_s)}, the "
+        f"best before the end, and {last.median(throughput):,.0f} at the end, in "
+        f"{last.format_span(at_s)} (medians; {_percent(change)}, a fall of {100 * FALL_MAX:.0f} % "
+        f"is allowed); the reference load on the same cores changed by {_percent(machine_change)}, "
+        f"and in proportion to it throughput by {_percent(paired_change)}{_ADVICE[kind]}"
+    )
     return Verdict(
-        kind=kind, headline=headline, sentence=sentence, change=change, machine_change=machine
+        kind=kind,
+        headline=headline,
+        sentence=sentence,
+        change=change,
+        machine_change=machine_change,
     )
 
 

@@ -93,7 +93,7 @@ def fetch_here(fetcher: BatchFetcher, first: int, batches: int) -> Delivered:
     """Fetch ``batches`` batches from ``first`` on, counted through the epochs, in this process."""
     began_cpu_s = time.process_time()
     delivered, arrived_s = Delivered(), []
-    for batch in fetcher.fetch_run(first, batches):
+    for batch in fetcher.fetch(first, batches):
         arrived_s.append(time.monotonic())
         delivered.images += batch.valid
     delivered.gaps_s = np.diff(arrived_s).tolist()

@@ -16,7 +16,6 @@ nothing else: the limit of ZeroMQ with these messages. ``node`` is the daemon's 
 """
 
 import os
-import signal
 import sys
 import tempfile
 import time
@@ -24,7 +23,6 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
-from pathlib import Path
 from typing import Final, NoReturn
 
 import numpy as np
@@ -44,7 +42,7 @@ from feeder.node.service import NodeService
 from feeder.node.worker_pool import PoolEvent, WorkerPool
 from feeder.plan.epoch import ShardLayout
 from feeder.plan.recipe import Recipe
-from feeder.process.child import child_environment, die_with_parent, python_command
+from feeder.process.child import die_with_parent, python_command
 from feeder.session.admission import ServedDataset, SessionLimits
 from feeder.session.events import WorkerJoined
 from feeder.session.table import SessionTable
@@ -56,7 +54,7 @@ from feeder.worker.slot_memory import SlotMemory
 
 from ..daemon import DATASET_NAME, free_port
 from ..fetcher import BatchFetcher
-from ..line_process import start_process, stop_process
+from ..line_process import LineProcess
 from ..machine import pinned_to
 from ..report import Result, compare
 from ..rounds import Contender, measure, rates
@@ -156,12 +154,9 @@ def _running_server(kind: str, batch_size: int, core: int) -> Iterator[Mapping[s
             f"{__package__}.transport", os.getpid(), kind, *endpoints.values(), batch_size
         )
         with pinned_to(core):
-            process = start_process(command, env=child_environment())
-        try:
+            process = LineProcess(command)
+        with process:
             yield endpoints
-        finally:
-            stop_process(process, signal.SIGKILL)
-            Path(folder, kind).unlink(missing_ok=True)
 
 
 class _InstantPool(WorkerPool):

@@ -1,5 +1,6 @@
-"""Runs a bench in this process and checks its rows."""
+"""Runs a bench in this process and checks its rows; draws a report."""
 
+import html
 import json
 from collections.abc import Mapping
 from pathlib import Path
@@ -8,6 +9,7 @@ from typing import Any
 import pytest
 
 from bench.cli import main
+from bench.report import Report
 
 Rows = Mapping[str, Mapping[str, Any]]
 Expected = dict[str, tuple[str, str | None]]
@@ -51,3 +53,17 @@ def check_ratios(rows: Rows) -> None:
         baseline = rows.get(row["baseline"])
         if baseline is not None and row["min"] == row["max"]:
             assert row["ratio"] == pytest.approx(row["value"] / baseline["value"]), name
+
+
+def draw(report: Report, folder: Path) -> str:
+    """Draw a report; return the text in its picture, which begins with its conclusion."""
+    pytest.importorskip("vl_convert", reason="the extra `plots` is not installed")
+    from bench.plots.draw import write_plot
+
+    path = folder / "picture.svg"
+    write_plot(report, path)
+    text = html.unescape(path.read_text("utf-8"))
+    assert text.startswith("<svg")
+    title = f"Title text '{report.conclude()[0]}'"
+    assert title in text.replace("\\n", " ")
+    return text

@@ -155,7 +155,7 @@ def test_leaks_are_found(dataset: Path, monkeypatch: pytest.MonkeyPatch) -> None
         feeder._seen.add(psutil.Process(orphan.pid))
         (Path(feeder.ipc.removeprefix("ipc://")).parent / "node.old").touch()
         with BatchFetcher(feeder.ipc, recipe=recipe) as fetcher:
-            next(fetcher.fetch([(0, 0)]))
+            next(fetcher.fetch())
             leaks = scene.close_and_count()
         orphan.wait()
     assert "1 sessions of feeder 0" in leaks

@@ -168,7 +168,7 @@ def test_without_a_dataset_it_makes_one_and_removes_it_and_may_decode_by_turbojp
     out = tmp_path / "rows.json"
     options = ["--rounds", "1", "--decoder", "turbojpeg", "--json", str(out)]
     assert main(["decode", "--images", "11", *options]) == 0
-    assert "Measured: 11 images" in capsys.readouterr().out
+    assert "  images: 11\n" in capsys.readouterr().out
     assert list(tmp_path.iterdir()) == [out]
     document = json.loads(out.read_text())
     assert document["machine"]["decoder"] == "turbojpeg"

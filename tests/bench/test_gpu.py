@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from bench import cli
-from bench.gpu import bandwidth, exactness, slots, step
+from bench.gpu import copies, exactness, step
 from bench.report import Result, single, summarise
 from tests.bench.rows import check_rows, group
 from tests.support.daemon import pack_small
@@ -59,7 +59,9 @@ def test_a_run_on_a_cpu_judges_exactness_and_measures_the_rest(
     assert rows["step/stall"]["value"] < 100
     assert 0 <= rows["step/wait"]["value"] <= 100
     text = capsys.readouterr().out
-    assert text.startswith("feeder-bench gpu passed: exactness passed; bandwidth, slots, step not")
+    assert text.startswith(
+        "feeder-bench gpu passed\nexactness: passed; largest error of 108 ways: "
+    )
     assert "  device: cpu, 1 threads" in text
 
 
@@ -69,7 +71,7 @@ def test_a_wrong_mean_fails_the_command(
     monkeypatch.setattr(exactness, "Normaliser", partial(Normaliser, mean=(0.486, 0.456, 0.406)))
     assert main([*QUICK, "--only", "exactness"]) == 1
     output = capsys.readouterr()
-    assert output.out.startswith("feeder-bench gpu failed: exactness failed")
+    assert output.out.startswith("feeder-bench gpu failed\nexactness: failed; ")
     (line,) = [each for each in output.err.splitlines() if "failed" in each]
     assert line.startswith("feeder-bench: failed: exactness: largest error of 108 ways: ")
     assert "; 108 of them are wrong, int8-hwc-rgb to 4 channels of torch.float16, " in line
@@ -135,29 +137,29 @@ REFUSED = single("slots/page-locks-refused", "slots", 0)
 )
 def test_the_slowest_type_decides_about_bandwidth(ratio: float, verdict: str, ending: str) -> None:
     rows = [against(0.97), against(ratio)]
-    check = bandwidth.judge_bandwidth(rows, "cuda")
+    check = copies.judge_bandwidth(rows, "cuda")
     assert check.verdict == verdict
     assert check.sentence.endswith(ending)
-    assert bandwidth.judge_bandwidth(rows, "cpu").verdict == "not judged on a CPU"
+    assert copies.judge_bandwidth(rows, "cpu").verdict == "not judged on a CPU"
     rows.append(single("bandwidth/compile-failures", "ways", 2))
-    check = bandwidth.judge_bandwidth(rows, "cuda")
+    check = copies.judge_bandwidth(rows, "cuda")
     assert check.sentence.endswith("; torch could not compile 2 of them")
 
 
 @pytest.mark.parametrize(("ratio", "verdict"), [(0.9, "passed"), (0.5, "failed")])
 def test_copies_from_slots_are_judged_against_pinned_memory(ratio: float, verdict: str) -> None:
-    check = slots.judge_slots([against(ratio, "slots/slot"), REFUSED], None, "cuda")
+    check = copies.judge_slots([against(ratio, "slots/slot"), REFUSED], None, "cuda")
     assert check.verdict == verdict
     assert f"{100 * ratio:.0f} % of a copy from pinned memory (target: 90 %)" in check.sentence
 
 
 def test_a_wrong_copy_fails_the_check_on_any_device() -> None:
     pixels = [torch.full((2, 4), number, dtype=torch.int8) for number in (1, 2)]
-    assert slots.find_wrong_copy(pixels, torch.empty(2, 4, dtype=torch.int8)) is None
+    assert copies.find_wrong_copy(pixels, torch.empty(2, 4, dtype=torch.int8)) is None
     narrow = torch.empty(2, 4, dtype=torch.bool)  # where 2 becomes 1
-    problem = slots.find_wrong_copy(pixels, narrow)
+    problem = copies.find_wrong_copy(pixels, narrow)
     assert problem is not None
-    check = slots.judge_slots([against(1, "slots/slot"), REFUSED], problem, "cpu")
+    check = copies.judge_slots([against(1, "slots/slot"), REFUSED], problem, "cpu")
     assert check.verdict == "failed"
     assert check.sentence.endswith(problem)
 

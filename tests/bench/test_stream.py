@@ -2,7 +2,6 @@
 
 import contextlib
 import itertools
-import json
 import os
 import signal
 import subprocess
@@ -23,12 +22,12 @@ from bench.machine import choose_core
 from bench.report import RATE, Result, summarise
 from bench.stream.call_counter import CallCounter
 from bench.stream.run import row_beside
-from bench.stream.stream_report import StreamReport, conclude
+from bench.stream.stream_report import StreamReport
 from bench.stream.streams import Delivered, stream_rows
 from feeder.cli.contact_sheet import Note
 from feeder.cli.main import main as feeder_main
 from feeder.errors import PeerError
-from tests.bench.rows import Expected, alone, check_rows, group, run_bench
+from tests.bench.rows import Expected, alone, check_rows, draw, group, run_bench
 from tests.support.daemon import runs
 from tests.support.synthetic_sets import pack_synthetic
 
@@ -169,7 +168,7 @@ def _report(rounds: int, *, clients: int = 2, workers: int = 2) -> StreamReport:
 
 def test_the_conclusion_is_in_words_and_first() -> None:
     report = _report(3)
-    first, workers, clients, transport = conclude(report)
+    first, workers, clients, transport = report.conclude()
     assert first == (
         "One worker delivers 900 images/s to a client on its host (ipc, read in place), 0.90 of "
         "what its core makes without a daemon, and 800 over tcp, 0.80 of it."
@@ -177,12 +176,8 @@ def test_the_conclusion_is_in_words_and_first() -> None:
     assert workers.endswith("deliver 1,800, 1.80 times what one core makes without a daemon.")
     assert clients.startswith("2 clients together get 1.00 times (ipc) and 1.00 times (tcp)")
     assert transport.startswith("Transport is not the limit: without decoding, tcp carries 2 GB/s")
-    lines = report.to_text().splitlines()
-    assert " ".join(lines).startswith(first)
-    in_words = lines[: next(at for at, line in enumerate(lines) if line.startswith("All rows"))]
-    assert all(len(line) <= 79 for line in in_words)
-    assert "sample/whole" not in " ".join(in_words)
-    words = [" ".join(line.split()) for line in in_words]
+    words = [" ".join(line.split()) for line in report.to_text().splitlines()]
+    assert " ".join(words).startswith(first)
     without = "one process, without a daemon 1,000 1"
     assert words.count(without) == 2, "beside one worker, and beside two"
     assert "1 client, ipc, in place 900 0.90 200 900 50" in words
@@ -190,25 +185,15 @@ def test_the_conclusion_is_in_words_and_first() -> None:
 
 
 @pytest.mark.parametrize("rounds", [1, 3])
-def test_only_several_rounds_are_drawn_with_their_spread(rounds: int) -> None:
-    pytest.importorskip("altair", reason="the plots extra is not installed")
-    from bench.plots.stream import conclude_stream, draw_stream
-
-    drawn = json.dumps(draw_stream(_report(rounds)).to_dict())
+def test_only_several_rounds_are_drawn_with_their_spread(rounds: int, tmp_path: Path) -> None:
+    drawn = draw(_report(rounds), tmp_path)
     assert ("least and most" in drawn) == (rounds > 1)
-    assert ('"rule", "color": "#2b2f36"}' in drawn) == (rounds > 1)
+    assert ("no spread is known" in drawn) == (rounds == 1)
     for title in ("End to end with 1 worker", "End to end with 2 workers", "Cost with 1 worker"):
         assert title in drawn
     assert "Transport alone" in drawn
     assert "without a daemon" in drawn
     assert "sample/whole" not in drawn
-    headline, lines = conclude_stream(_report(rounds))
-    assert headline == [
-        "One worker delivers 900 images/s end to end,",
-        "0.90 of what its core makes without a daemon; over tcp 0.80",
-    ]
-    assert "0.90 (0.90–0.90) of what" in conclude_stream(_report(5))[0][1]
-    assert any("no spread" in line for line in lines) == (rounds == 1)
 
 
 def test_preview_draws_a_batch_that_a_daemon_serves(

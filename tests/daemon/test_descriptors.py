@@ -179,11 +179,11 @@ def test_sessions_over_the_limit_of_open_files_are_refused_by_name(
         assert refused.code == "clients"
         assert "LimitNOFILE=" in refused.message
         for fetcher in lent:
-            assert len(list(fetcher.fetch([(0, 0)]))) == 1
+            assert len(list(fetcher.fetch())) == 1
         daemon.workers()[0].kill()
         daemon.wait_line("worker 1 .*: replaced")
         for fetcher in lent:
-            assert len(list(fetcher.fetch([(0, 1)]))) == 1
+            assert len(list(fetcher.fetch(1))) == 1
         assert daemon.node == node
 
 

@@ -191,7 +191,7 @@ def test_status_and_batches_work_over_ipv6(packed: Path, dataset: Dataset) -> No
         assert daemon.endpoint.startswith("tcp://[::1]:")
         assert call_feeder("status", daemon.endpoint).returncode == 0
         with BatchFetcher(daemon.endpoint, dataset="d", recipe=small_recipe()) as fetcher:
-            batch = next(fetcher.fetch([(0, 1)]))
+            batch = next(fetcher.fetch(1))
             check_batch(dataset, small_recipe(), (0, 1), batch, seed=0)
 
 

@@ -40,7 +40,7 @@ def fetch_some(endpoint: str, batches: int = 30) -> None:
     with BatchFetcher(
         endpoint, dataset="d", recipe=small_recipe(), timeout_s=DEADLINE_S
     ) as fetcher:
-        for _ in fetcher.fetch_run(0, batches):
+        for _ in fetcher.fetch(0, batches):
             pass
 
 
@@ -92,7 +92,7 @@ def test_endless_tcp_message_is_cut_before_it_fills_memory(daemon: Daemon) -> No
         for _ in range(5):
             send_without_end(daemon, endpoint)
         assert counter(daemon, "connections_cut.endless-message") == before + 5
-        next(good.fetch([(0, 0)]))
+        next(good.fetch())
     assert daemon.node.memory_info().rss - resident < MEMORY_MAX, "freed memory is reused"
 
 

@@ -39,7 +39,10 @@ _METADATA = (
 )
 _MODULES = (
     *("tests/__init__.py", "tests/support/__init__.py", "tests/support/raw_client.py"),
-    *(f"bench/{name}.py" for name in ("__init__", "daemon", "line_process", "machine")),
+    *(
+        f"bench/{name}.py"
+        for name in ("__init__", "daemon", "footprint", "line_process", "machine")
+    ),
 )
 """Besides the packages feeder and tests.numa."""
 

@@ -203,7 +203,7 @@ def test_every_packing_gives_the_same_batches_to_both_clients(
     with make_loader(endpoint, recipe=AUGMENTED) as plain:
         assert torch.equal(batches[0].images, next(iter(plain)).images)
     with BatchFetcher(endpoint, dataset="shapes", recipe=loader.recipe, seed=SEED) as fetcher:
-        (last,) = fetcher.fetch([(0, len(batches) - 1)])
+        (last,) = fetcher.fetch(len(batches) - 1)
     levels = unpack_levels(last.pixels, pixel_layout_of(packing))
     turned = torch.from_numpy(levels ^ 128).view(torch.int8)
     expected = Normaliser(torch.device("cpu"), torch.float32)(turned)

@@ -10,12 +10,10 @@ from typing import Any
 
 from protocol import Work, serve_writing
 
-Images = Iterable[tuple[str, int]]
-"""Path and label of each."""
+Images = Iterable[tuple[str, int]]  # path and label of each
 
 
 def write_webdataset(images: Images, folder: Path, **options: Any) -> None:
-    """Write tars into a new folder; the options are ShardWriter's."""
     from webdataset import ShardWriter
 
     folder.mkdir()
@@ -26,7 +24,6 @@ def write_webdataset(images: Images, folder: Path, **options: Any) -> None:
 
 
 def write_mds(images: Images, folder: Path) -> None:
-    """Write shards into a new folder."""
     from streaming import MDSWriter
 
     with MDSWriter(out=str(folder), columns={"jpeg": "bytes", "label": "int"}) as writer:

@@ -45,9 +45,6 @@ def _read(work: Work, recipe: Recipe) -> Iterator[Pixels]:
 
 
 def _serve_daemon(work: Work, recipe: Recipe, versions: dict[str, str]) -> None:
-    with Dataset.open(Path(work.dataset)) as dataset:
-        batches = recipe.plan_epoch(dataset.layout, seed=0, epoch=0).batches
-    keys = (divmod(number, batches) for number in itertools.count())
     cores = frozenset(os.sched_getaffinity(0))
     with (
         running_daemon(
@@ -57,10 +54,13 @@ def _serve_daemon(work: Work, recipe: Recipe, versions: dict[str, str]) -> None:
             daemon.ipc, dataset=DATASET_NAME, recipe=recipe, client="feeder-bench peers"
         ) as fetcher,
     ):
+        first = 0
 
         def begin_turn(images: int) -> Iterator[Pixels]:
-            wanted = list(itertools.islice(keys, -(-images // work.batch)))
-            return (batch.pixels for batch in fetcher.fetch(wanted))
+            nonlocal first
+            count = -(-images // work.batch)
+            first += count
+            return (batch.pixels for batch in fetcher.fetch(first - count, count))
 
         serve_turns(begin_turn, versions=versions)
 

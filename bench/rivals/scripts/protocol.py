@@ -42,8 +42,7 @@ _ATTEMPTS = 10
 _PR_SET_PDEATHSIG = 1
 
 Pixels = NDArray[np.uint8] | NDArray[np.int8]
-Crop = tuple[int, int, int, int]
-"""(x, y, w, h) in pixels of the image."""
+Crop = tuple[int, int, int, int]  # (x, y, w, h) in pixels of the image
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,8 +58,7 @@ class Work:
     variant: str
     batch: int = 0
     cores: int = 1
-    dataset: str = ""
-    """The same images as a packed dataset."""
+    dataset: str = ""  # the same images as a packed dataset
 
     @classmethod
     def from_command_line(cls) -> "Work":
