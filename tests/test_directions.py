@@ -179,7 +179,7 @@ TABLE: Mapping[str, Row] = {
     "bench.pack": row(f"{PRODUCT} bench bench.data bench.rivals"),
     "bench.plots": row("errors process bench bench.cluster bench.micro bench.rivals bench.stream"),
     "bench.cli": row(
-        "errors process bench bench.chaos bench.cluster bench.data bench.gpu bench.micro "
+        "errors jpeg process bench bench.chaos bench.cluster bench.data bench.gpu bench.micro "
         "bench.pack bench.plots bench.rivals bench.stream"
     ),
     "bench.__main__": row("process bench.cli"),
