@@ -43,9 +43,6 @@ WRITE_CSV: Final = (
     "write the columns of paths and labels as CSV (pandas.read_parquet(…).to_csv(…)) and pack the "
     "files' folder with --labels FILE.csv"
 )
-_MAGIC: Final = b"PAR1"
-_ENCRYPTED_MAGIC: Final = b"PARE"
-_TAIL_BYTES: Final = 8
 _BATCH_BYTES: Final = 2 << 20
 _BATCH_ROWS_MAX: Final = 1024
 _SPLIT_ROWS: Final = 65_536
@@ -79,7 +76,6 @@ class ParquetRows:
         """
         self.name = name
         self.stored_bytes = stored.size_bytes
-        _check_ends(stored, name)
         try:
             self._file = pq.ParquetFile(
                 pa.OSFile(f"/proc/self/fd/{stored.descriptor}"),  # for names of any bytes
@@ -90,34 +86,23 @@ class ParquetRows:
         except (OSError, pa.ArrowException) as error:
             raise self._fault("its footer", error) from None
         self.count: int = self._file.metadata.num_rows
-        schema = self._file.schema_arrow
-        described = _describe_features(schema)
-        classes = {each: names for each in schema.names if (names := described.get(each))}
-        image = _find_image(schema, spec, name)
+        self._schema: pa.Schema = self._file.schema_arrow
+        classes = _read_class_names(self._schema)
+        image = self._find_image(spec)
         self.image: str = image.name
-        self.label = (
-            "" if spec.label_kind == "none" else _find_label(schema, spec, image, classes, name)
-        )
+        self.label = ""
         """Empty where there are no labels."""
+        if spec.label_kind != "none":
+            self.label = self._find_label(spec.label, classes)
         self.class_names = classes.get(self.label, ())
-        splits = [
-            field.name
-            for field in schema
-            if SplitColumn(field.name).is_usual
-            and field.name not in (self.image, self.label)
-            and schema.names.count(field.name) == 1
-            and _is(field.type, *_TEXTS, "boolean", "integer")
-        ]
-        self.split = min(splits, key=lambda each: each.lower() != "split", default="")
+        self.split = self._find_split()
         """Empty where no column is called like one that holds splits."""
         self._leaves = [self.image]
-        self._has_path = False
         if pa.types.is_struct(image.type):
+            self._leaves = [f"{self.image}.bytes"]
             path = image.type.get_field_index("path")
-            self._has_path = path >= 0 and _is(image.type.field(path).type, *_TEXTS)
-            self._leaves = [
-                f"{self.image}.{each}" for each in ("bytes", "path")[: 1 + self._has_path]
-            ]
+            if path >= 0 and _is(image.type.field(path).type, *_TEXTS):
+                self._leaves.append(f"{self.image}.path")
         self._leaves += filter(None, (self.label, self.split))
 
     def rows(self) -> Iterator[Row]:
@@ -134,9 +119,10 @@ class ParquetRows:
                     names = [field.name for field in images.type]
                     fields = dict(zip(names, images.flatten(), strict=True))
                     images = fields["bytes"]
-                    paths = _as_bytes(fields["path"]) if self._has_path else nothing
+                    if "path" in fields:  # as bytes: it may be no UTF-8
+                        paths = _plain(fields["path"]).cast(pa.large_binary()).to_pylist()
                 buffers = [scalar.as_buffer() for scalar in _plain(images)]
-                labels = _values(batch.column(self.label)) if self.label else nothing
+                labels = self._values(batch, self.label) if self.label else nothing
                 for buffer, path, value, split in zip(
                     buffers, paths, labels, self._splits(batch), strict=True
                 ):
@@ -155,7 +141,13 @@ class ParquetRows:
     def _splits(self, batch: pa.RecordBatch) -> list[str]:
         if not self.split:
             return [""] * batch.num_rows
-        return list(map(SplitColumn(self.split).read, _values(batch.column(self.split))))
+        return list(map(SplitColumn(self.split).read, self._values(batch, self.split)))
+
+    def _values(self, batch: pa.RecordBatch, column: str) -> list[object]:
+        try:
+            return list(batch.column(column).to_pylist())
+        except UnicodeDecodeError as error:
+            raise self._fault(f"the column {printable(column)}", error) from None
 
     def _read(self, group: int, rows: int, leaves: list[str]) -> Iterator[pa.RecordBatch]:
         try:
@@ -170,6 +162,93 @@ class ParquetRows:
         if "decrypt" in text.lower():
             return DatasetError(f"{self.name} {_ENCRYPTED}")
         return DatasetError(f"{self.name}: {where} cannot be read ({text}): {_MEND}")
+
+    def _find_image(self, spec: SourceSpec) -> pa.Field:
+        if spec.image:
+            field = self._field(spec.image, "--image")
+            if _is(field.type, *_TEXTS):
+                raise self._texts_instead(field.name)
+            if not _has_image(field):
+                raise ConfigError(
+                    f"{self.name}: the column {printable(spec.image)} is {field.type}, not the "
+                    f"bytes of one image: choose another with --image ({self._describe_columns()})"
+                )
+            return field
+        fields = [each for each in self._schema if _has_image(each) and each.name != spec.label]
+        if not spec.label:
+            fields = [each for each in fields if not choose_label([each.name], self.name)]
+        fields = [each for each in fields if pa.types.is_struct(each.type)] or fields
+        known = [each for each in fields if each.name.lower() in _IMAGE_NAMES]
+        if len(fields) == 1 or len(known) == 1:
+            return self._field((known or fields)[0].name, "--image")
+        if fields:
+            names = ", ".join(printable(each.name) for each in fields)
+            raise ConfigError(
+                f"{self.name} has several columns of bytes: choose one with --image ({names})"
+            )
+        for field in self._schema:
+            if pa.types.is_struct(field.type) and field.type.get_field_index("path") >= 0:
+                raise self._texts_instead(f"{field.name}.path")
+            if _is(field.type, *_TEXTS) and any(part in field.name.lower() for part in _TEXT_PARTS):
+                raise self._texts_instead(field.name)
+        raise DatasetError(
+            f"{self.name} has no column of image bytes, which Feeder reads from Parquet: "
+            f"{self._describe_columns()}"
+        )
+
+    def _find_label(self, chosen: str, classes: Mapping[str, object]) -> str:
+        others = [name for name in self._schema.names if name != self.image]
+        label = chosen or choose_label(others, self.name, classes)
+        if not label:
+            raise ConfigError(
+                f"{self.name}: no column is called label: choose one with --label, or give "
+                f"--label-kind none ({self._describe_columns()})"
+            )
+        kind = self._field(label, "--label").type
+        value_kind = kind.value_type if _is(kind, *_LISTS) else kind
+        if not _is(value_kind, *_TEXTS, *_BYTES, "integer", "floating", "boolean"):
+            raise ConfigError(
+                f"{self.name}: the column {printable(label)} is {kind}, which is no label: choose "
+                f"another with --label ({self._describe_columns()})"
+            )
+        return label
+
+    def _find_split(self) -> str:
+        names = [
+            field.name
+            for field in self._schema
+            if SplitColumn(field.name).is_usual
+            and field.name not in (self.image, self.label)
+            and self._schema.names.count(field.name) == 1
+            and _is(field.type, *_TEXTS, "boolean", "integer")
+        ]
+        return min(names, key=lambda name: name.lower() != "split", default="")
+
+    def _field(self, name: str, option: str) -> pa.Field:
+        """Return the column that an option, or its name, has chosen."""
+        count = self._schema.names.count(name)
+        if count > 1:
+            raise DatasetError(
+                f"{self.name} has {count} columns called {printable(name)}: rename them"
+            )
+        if not count:
+            raise ConfigError(
+                f"{self.name} has no column {printable(name)} ({option}): "
+                f"{self._describe_columns()}"
+            )
+        return self._schema.field(name)
+
+    def _texts_instead(self, column: str) -> DatasetError:
+        return DatasetError(
+            f"{self.name} has no images, only texts in its column {printable(column)}: if they are "
+            f"paths of files that you have, {WRITE_CSV}; if they are URLs, download the images "
+            "first (img2dataset writes shards that Feeder packs)"
+        )
+
+    def _describe_columns(self) -> str:
+        shown = [f"{printable(field.name)} ({field.type})" for field in self._schema][:_SHOWN_MAX]
+        more = len(self._schema) - _SHOWN_MAX
+        return f"its columns are {', '.join(shown)}{f' and {more} more' if more > 0 else ''}"
 
 
 @contextlib.contextmanager
@@ -210,91 +289,6 @@ def count_splits(spec: SourceSpec) -> tuple[str, Mapping[str, int]]:
     return (column, counts) if SplitColumn(column).holds_splits(counts) else ("", {})
 
 
-def _check_ends(stored: StoredFile, name: str) -> None:
-    """Raise DatasetError unless a file begins and ends as an unencrypted Parquet file."""
-    size_bytes = stored.size_bytes
-    start = stored.read(0, len(_MAGIC))
-    end = stored.read(max(size_bytes - _TAIL_BYTES, 0), _TAIL_BYTES)
-    if not size_bytes:
-        raise DatasetError(f"{name} is empty: {_MEND}")
-    if _ENCRYPTED_MAGIC in (start, end[-len(_MAGIC) :]):
-        raise DatasetError(f"{name} {_ENCRYPTED}")
-    if start != _MAGIC:
-        raise DatasetError(f"{name} is no Parquet file")
-    footer_bytes = int.from_bytes(end[:4], "little")
-    if end[-len(_MAGIC) :] != _MAGIC or footer_bytes + len(_MAGIC) + _TAIL_BYTES > size_bytes:
-        raise DatasetError(f"{name} is cut: its last bytes are no Parquet footer: {_MEND}")
-
-
-def _find_image(schema: pa.Schema, spec: SourceSpec, path: str) -> pa.Field:
-    if spec.image:
-        field = _chosen(schema, spec.image, "--image", path)
-        if _is(field.type, *_TEXTS):
-            raise _texts_instead(field.name, path)
-        if not _has_image(field):
-            raise ConfigError(
-                f"{path}: the column {printable(spec.image)} is {field.type}, not the bytes of one "
-                f"image: choose another with --image ({_shown(schema)})"
-            )
-        return field
-    fields = [each for each in schema if _has_image(each) and each.name != spec.label]
-    if not spec.label:
-        fields = [each for each in fields if not choose_label([each.name], path)]
-    found = [each for each in fields if pa.types.is_struct(each.type)] or fields
-    known = [each for each in found if each.name.lower() in _IMAGE_NAMES]
-    if len(found) == 1 or len(known) == 1:
-        return _chosen(schema, (known or found)[0].name, "--image", path)
-    if found:
-        names = ", ".join(printable(each.name) for each in found)
-        raise ConfigError(f"{path} has several columns of bytes: choose one with --image ({names})")
-    for field in schema:
-        if pa.types.is_struct(field.type) and field.type.get_field_index("path") >= 0:
-            raise _texts_instead(f"{field.name}.path", path)
-        if _is(field.type, *_TEXTS) and any(part in field.name.lower() for part in _TEXT_PARTS):
-            raise _texts_instead(field.name, path)
-    raise DatasetError(
-        f"{path} has no column of image bytes, which Feeder reads from Parquet: {_shown(schema)}"
-    )
-
-
-def _texts_instead(name: str, path: str) -> DatasetError:
-    return DatasetError(
-        f"{path} has no images, only texts in its column {printable(name)}: if they are paths of "
-        f"files that you have, {WRITE_CSV}; if they are URLs, download the images first "
-        "(img2dataset writes shards that Feeder packs)"
-    )
-
-
-def _find_label(
-    schema: pa.Schema, spec: SourceSpec, image: pa.Field, classes: Mapping[str, object], path: str
-) -> str:
-    others = [name for name in schema.names if name != image.name]
-    label = spec.label or choose_label(others, path, classes)
-    if not label:
-        raise ConfigError(
-            f"{path}: no column is called label: choose one with --label, or give --label-kind "
-            f"none ({_shown(schema)})"
-        )
-    kind = _chosen(schema, label, "--label", path).type
-    if not _is(
-        kind.value_type if _is(kind, *_LISTS) else kind,
-        *(*_TEXTS, *_BYTES, "integer", "floating", "boolean"),
-    ):
-        raise ConfigError(
-            f"{path}: the column {printable(label)} is {kind}, which is no label: choose another "
-            f"with --label ({_shown(schema)})"
-        )
-    return label
-
-
-def _chosen(schema: pa.Schema, name: str, option: str, path: str) -> pa.Field:
-    if (count := schema.names.count(name)) > 1:
-        raise DatasetError(f"{path} has {count} columns called {printable(name)}: rename them")
-    if not count:
-        raise ConfigError(f"{path} has no column {printable(name)} ({option}): {_shown(schema)}")
-    return schema.field(name)
-
-
 def _has_image(field: pa.Field) -> bool:
     if not pa.types.is_struct(field.type):
         return _is(field.type, *_BYTES)
@@ -309,53 +303,28 @@ def _is(kind: pa.DataType, *names: str) -> bool:
     return any(getattr(pa.types, f"is_{name}")(kind) for name in names)
 
 
-def _shown(schema: pa.Schema) -> str:
-    shown = [f"{printable(field.name)} ({field.type})" for field in schema][:_SHOWN_MAX]
-    more = f" and {len(schema) - _SHOWN_MAX} more" if len(schema) > _SHOWN_MAX else ""
-    return f"its columns are {', '.join(shown)}{more}"
-
-
-def _describe_features(schema: pa.Schema) -> Mapping[str, tuple[str, ...]]:
+def _read_class_names(schema: pa.Schema) -> Mapping[str, tuple[str, ...]]:
     """Return the class names of each column that Hugging Face's datasets declared a ClassLabel."""
     try:
         features = json.loads((schema.metadata or {})[b"huggingface"])["info"]["features"]
-        return {name: _class_names(feature) for name, feature in features.items()}
+        classes = {name: _class_names(features.get(name)) for name in schema.names}
     except (KeyError, TypeError, ValueError, AttributeError, RecursionError):
         return {}
+    return {name: names for name, names in classes.items() if names}
 
 
 def _class_names(described: Any) -> tuple[str, ...]:
     """Return the names of a ClassLabel, or of a list of these."""
-    for _ in range(3):
-        if isinstance(described, list) and len(described) == 1:
-            described = described[0]
-        if not isinstance(described, dict):
-            break
-        names = described.get("names")
-        if described.get("_type") == "ClassLabel" and isinstance(names, list):
-            return tuple(names) if all(isinstance(each, str) for each in names) else ()
-        described = described.get("feature")
-    return ()
-
-
-def _values(array: pa.Array) -> list[object]:
-    """Return an array's values; texts that are not UTF-8 as bytes."""
-    try:
-        return list(array.to_pylist())
-    except UnicodeDecodeError:
-        return [_value(scalar) for scalar in array]
-
-
-def _value(scalar: pa.Scalar) -> object:
-    try:
-        return scalar.as_py()
-    except UnicodeDecodeError:
-        values = getattr(scalar, "values", None)  # of a list
-        return scalar.cast(pa.binary()).as_py() if values is None else _as_bytes(values)
-
-
-def _as_bytes(texts: pa.Array) -> list[bytes | None]:
-    return list(_plain(texts).cast(pa.large_binary()).to_pylist())
+    if isinstance(described, list) and described:  # as older versions of datasets wrote a list
+        described = described[0]
+    if isinstance(described, dict):
+        described = described.get("feature", described)
+    if not isinstance(described, dict) or described.get("_type") != "ClassLabel":
+        return ()
+    names = described.get("names")
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        return ()
+    return tuple(names)
 
 
 def _plain(array: pa.Array) -> pa.Array:

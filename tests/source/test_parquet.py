@@ -205,9 +205,11 @@ def _in_the_middle(data: bytes) -> bytes:
 @pytest.mark.parametrize(
     ("damage", "reason"),
     [
-        (lambda data: b"", "is empty"),
-        (lambda data: b"\xff\xd8\xff\xe0 some other file", "is no Parquet file"),
-        (lambda data: b"PAR1PAR1", "is cut: its last bytes are no Parquet footer"),
+        (
+            lambda data: b"",
+            "its footer cannot be read (Parquet file size is 0 bytes): copy or make",
+        ),
+        (lambda data: b"\xff\xd8\xff\xe0 some other file", "this is not a parquet file"),
         (lambda data: data[:-8] + bytes(4) + b"PAR1", "its footer cannot be read"),
         (_in_the_middle, "row group 0 cannot be read (could not verify page integrity"),
     ],
