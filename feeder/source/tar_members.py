@@ -197,7 +197,7 @@ class TarSource(ContainerSource):
 
     def place(self, walk: TarWalk, member: TarMember, listing: ItemListing) -> int:
         """Return the offset of a member's data for ``ItemListing.add``."""
-        if not walk.is_stream or not is_readable(member):
+        if not walk.is_stream or member.kind != "file" or member.size_bytes > FILE_BYTES_MAX:
             return member.offset
         offset = listing.about.spilled_bytes
         for piece in walk.read(member):
@@ -229,11 +229,6 @@ class TarSource(ContainerSource):
             return
         offset = self.place(walk, member, listing)
         listing.add(name, label, offset=offset, size_bytes=member.size_bytes)
-
-
-def is_readable(member: TarMember) -> bool:
-    """Return whether a member has data that can become an item."""
-    return member.kind == "file" and member.size_bytes <= FILE_BYTES_MAX
 
 
 def check_image(member: TarMember) -> None:

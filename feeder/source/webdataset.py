@@ -12,6 +12,7 @@ is in another member:
     json.a.b       .json                            the value of the key "a.b", or of "b" in "a"
 """
 
+import itertools
 import json
 import re
 from collections.abc import Iterator
@@ -31,7 +32,6 @@ from feeder.source.tar_members import (
     TarWalk,
     check_image,
     check_kind,
-    is_readable,
     is_tar,
 )
 
@@ -51,6 +51,7 @@ _SKIPPED: Final = re.compile(r"__[^/]*__($|/)")  # webdataset's own members
 
 
 class _Member(NamedTuple):
+    key: str
     name: str
     extension: str
     member: TarMember
@@ -77,16 +78,16 @@ class WebDataset(TarSource):
         listing.about.base = self._spec.label_base or 0
         self._labelled_by.clear()
         with self.open_tar(container, listing) as walk:
-            unlabelled = 0
-            for key, members in self._group(walk, prefix, listing):
-                self._add(key, members, prefix, listing)
-                unlabelled += "/" in key and all(self._is_image(each.extension) for each in members)
-            is_other = (
-                self._takes_labels
-                and unlabelled == listing.about.rejected
-                and not listing.about.items
+            is_folder = self._takes_labels  # of images without labels
+            members: list[_Member] = []
+            samples = itertools.groupby(
+                self._read_members(walk, prefix, listing), key=lambda each: each.key
             )
-            if unlabelled and is_other:
+            for key, group in samples:
+                members = list(itertools.islice(group, _MEMBERS_MAX))
+                self._add(members, prefix, listing)
+                is_folder &= "/" in key and all(self._is_image(each.extension) for each in members)
+            if is_folder and members and not listing.about.items:
                 raise DatasetError(
                     f"{walk.where} holds images in folders ({_show(members[0].name)}) and no "
                     "labels: it is no WebDataset but a folder in a tar: unpack it (tar -xf), "
@@ -94,33 +95,20 @@ class WebDataset(TarSource):
                 )
         listing.about.field = " and ".join(f".{_show(each)}" for each in sorted(self._labelled_by))
 
-    def _group(
-        self, walk: TarWalk, prefix: str, listing: ItemListing
-    ) -> Iterator[tuple[str, list[_Member]]]:
-        """Yield the key and the members of each sample, with the data of its labels."""
-        key = ""
-        members: list[_Member] = []
+    def _read_members(self, walk: TarWalk, prefix: str, listing: ItemListing) -> Iterator[_Member]:
+        """Yield the members of samples; those with the same key are adjacent."""
         for member in walk:
             name = None if _SKIPPED.match(member.name) else self.name(member, prefix, listing)
-            if name is None:
+            match = _BASE_AND_EXTENSION.fullmatch(name or "")
+            if name is None or match is None:
                 continue
-            match = _BASE_AND_EXTENSION.fullmatch(name)
-            if match is None:
-                continue
-            if match[1] != key and members:
-                yield key, members
-                members = []
             key, extension = match[1], match[2].lower()
-            if len(members) < _MEMBERS_MAX:
-                offset, data = member.offset, b""
-                if all(each.extension != extension for each in members) and is_readable(member):
-                    if self._is_image(extension):
-                        offset = self.place(walk, member, listing)
-                    elif self._is_label(extension) and member.size_bytes <= _LABEL_BYTES_MAX:
-                        data = b"".join(walk.read(member))
-                members.append(_Member(name, extension, member, offset, data))
-        if members:
-            yield key, members
+            offset, data = member.offset, b""
+            if self._is_image(extension):
+                offset = self.place(walk, member, listing)
+            elif self._is_label(extension) and member.size_bytes <= _LABEL_BYTES_MAX:
+                data = b"".join(walk.read(member)) if member.kind == "file" else b""
+            yield _Member(key, name, extension, member, offset, data)
 
     def _is_image(self, extension: str) -> bool:
         if self._images:
@@ -130,8 +118,8 @@ class WebDataset(TarSource):
     def _is_label(self, extension: str) -> bool:
         return self._takes_labels and extension in self._labels
 
-    def _add(self, key: str, members: list[_Member], prefix: str, listing: ItemListing) -> None:
-        name = key
+    def _add(self, members: list[_Member], prefix: str, listing: ItemListing) -> None:
+        name = members[0].key
         try:
             image = self._choose_image(members)
             name = image.name
@@ -189,9 +177,7 @@ class WebDataset(TarSource):
             label = self._find_value(json.loads(text))
         except UnicodeDecodeError:
             raise SourceError("bad-label", f"its {shown} is not UTF-8") from None
-        except RecursionError:
-            raise SourceError("bad-label", f"its {shown} is nested too deeply") from None
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise SourceError("bad-label", f"its {shown} is no JSON ({error})") from None
         if isinstance(label, dict):
             raise SourceError("bad-label", "its label is a JSON object")
@@ -214,8 +200,6 @@ class WebDataset(TarSource):
             if not isinstance(value, dict) or step not in value:
                 raise SourceError("no-label", f"its JSON has no {_show(path)}")
             value = value[step]
-        if value is None:
-            raise SourceError("no-label", f"its JSON has null as {_show(path)}")
         return value
 
 
