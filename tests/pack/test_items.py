@@ -257,7 +257,7 @@ def test_a_split_of_the_source_is_packed_by_its_name(
     train = source / "seg_train"
     for number, (path, options, status, text) in enumerate(
         (
-            (source, "", 2, "holds seg_test and seg_train, by name no classes but splits"),
+            (source, "", 2, "has folders that are splits by name, seg_test and seg_train"),
             (source, "--split train --all-splits", 2, "give one of these"),
             (source, "--split train", 0, "packed 5 images of 3 classes"),
             (train, "--split train", 2, "seg_train"),  # it has no splits of its own
@@ -268,6 +268,6 @@ def test_a_split_of_the_source_is_packed_by_its_name(
         result = call_feeder("pack", path, tmp_path / str(number), *options.split())
         assert (result.returncode, text in result.stdout + result.stderr) == (status, True), options
     assert (
-        "the split seg_train is packed, of seg_test and seg_train in"
+        "the split seg_train is packed, of seg_test and seg_train"
         in call_feeder("pack", source, tmp_path / "again", "--split", "train").stderr
     )

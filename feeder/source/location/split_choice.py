@@ -21,7 +21,11 @@ _NONE: Final = "no split"
 
 
 class SplitChoice(NamedTuple):
-    """What the user chose, and what to do with what looks like splits."""
+    """What the user chose, and what to do with what looks like splits.
+
+    The methods return what was chosen, None for all that there is, and a note or "". They raise
+    ConfigError for several splits without a choice, and for a choice that is none of them.
+    """
 
     split: str
     """Of --split; empty without it."""
@@ -30,88 +34,69 @@ class SplitChoice(NamedTuple):
     """The source's, for messages."""
 
     def choose_folder(self, folder: Path, names: Sequence[str]) -> tuple[str | None, str]:
-        """Return which folder of ``names`` in ``folder`` is the source, None for all of them.
-
-        A note comes with it, or "". Raises ConfigError for splits without a choice, and for a
-        choice without splits.
-        """
-        splits = find_splits(names)
-        shown = _show(folder)
+        """Choose one of the folders ``names`` in ``folder``."""
+        splits = {name: printable(path_to_text(name)) for name in find_splits(names)}
         if not splits:
             if self.split:
                 raise self.no_splits("the folders in it are not called so")
             return None, ""
-        listed = _join(map(_show, splits))
-        if self.split:
-            name = match_split(self.split, names)
-            if name is None:
-                raise self._no_match(shown, map(_show, splits))
-            return name, f"the split {_show(name)} is packed, of {listed} in {shown}"
-        if self.all_splits:
-            return None, f"{listed} may be splits, and are classes here (--all-splits)"
-        example = _show(_example(splits))
-        raise ConfigError(
-            f"{shown} holds {listed}, by name no classes but splits: give one, as "
-            f"{shown}/{example} or with feeder pack --split {example}; --all-splits takes them as "
-            "classes"
-        )
+        where = printable(path_to_text(folder))
+        match = match_split(self.split, names)
+        return self._choose(where, "folders that are splits by name", splits, match)
 
     def choose_files(self, paths: Sequence[str]) -> tuple[tuple[str, ...] | None, str]:
-        """Return which of ``paths`` are the source, None for all of them, and a note or "".
+        """Choose some of the files ``paths``; those of no split count as another one.
 
-        Raises ConfigError for files of several splits, or of one and of none, without a choice. No
-        file need mention the split that was chosen: rows may.
+        No file need mention the split that was chosen: rows may.
         """
         folder = os.path.commonpath([os.path.dirname(path) for path in paths])
-        names = [path[len(folder) :].lstrip("/") for path in paths]
         files: dict[str, list[str]] = {}
-        for name in names:
-            files.setdefault(split_of(name) or _NONE, []).append(name)
+        for path in paths:
+            files.setdefault(split_of(os.path.relpath(path, folder)) or _NONE, []).append(path)
         if list(files) == [_NONE] or (len(files) == 1 and not self.split):
             return None, ""
-        described = [
-            f"{len(group):,} of {split} ({printable(group[0])})" for split, group in files.items()
-        ]
-        if self.split:
-            exact = [name for name in names if _begins_with(os.path.basename(name), self.split)]
-            chosen = exact or files.get(split_of(self.split) or "", [])
-            if not chosen:
-                raise self._no_match(self.location, described)
-            note = f"the split {printable(self.split)} is packed: {len(chosen):,} of {len(names):,}"
-            return tuple(os.path.join(folder, name) for name in chosen), f"{note} files"
-        if self.all_splits:
-            return None, f"files of all splits are packed: {_join(described)} (--all-splits)"
-        example = _example(split for split in files if split != _NONE)
-        directory, _, _ = files[example][0].rpartition("/")
-        pattern = printable(f"{directory}/*" if directory else f"*{example}*")
-        raise ConfigError(
-            f"{self.location} has files of several splits, or of none: {_join(described)}; give "
-            f"those of one, as {printable(folder)}/{pattern} or with feeder pack --split {example};"
-            " --all-splits takes all of them"
-        )
+        splits = {
+            split: f"{split} ({printable(os.path.relpath(group[0], folder))}, {len(group):,})"
+            for split, group in files.items()
+        }
+        exact = [path for path in paths if _begins_with(os.path.basename(path), self.split)]
+        chosen = exact or files.get(split_of(self.split) or "", [])
+        match = self.split if chosen else None
+        split, note = self._choose(self.location, "files of several splits", splits, match)
+        return None if split is None else tuple(chosen), note
 
     def choose_rows(self, counts: Mapping[str, int], where: str) -> tuple[str | None, str]:
-        """Return the split to pack, None for the rows of all splits, and a note.
+        """Choose rows, of which each split, by its name, has ``counts``; "" are those of none.
 
-        ``counts`` has the rows of each split by its name, "" for none. Raises ConfigError, which
-        begins with ``where``, for rows of several splits without a choice, and for another choice.
+        Errors begin with ``where``.
         """
-        described = [f"{printable(split) or _NONE} ({n:,})" for split, n in counts.items()]
-        listed = _join(described)
-        if self.split:
-            split = match_split(self.split, [name for name in counts if name])
-            if split is None:
-                raise self._no_match(where, described)
-            rows = f"{counts[split]:,} of {sum(counts.values()):,} rows"
-            return split, f"the split {printable(split)} is packed: {rows}, of {listed}"
-        if len(counts) == 1:
-            return None, f"{where} has rows of one split: {listed}"
+        splits = {split: f"{printable(split) or _NONE} ({n:,})" for split, n in counts.items()}
+        if len(counts) == 1 and not self.split:
+            return None, f"{where} has rows of one split: {_join(splits.values())}"
+        match = match_split(self.split, [name for name in counts if name])
+        return self._choose(where, "rows of several splits", splits, match)
+
+    def _choose(
+        self, where: str, what: str, splits: Mapping[str, str], match: str | None
+    ) -> tuple[str | None, str]:
+        """Return ``match``, which is what --split names of ``splits``, or None for all of them.
+
+        ``splits`` are described by their names.
+        """
+        listed = _join(splits.values())
+        if self.split and match is None:
+            raise ConfigError(
+                f"--split {printable(self.split)} is not one of the splits of "
+                f"{where.rstrip(',')}: choose one of {listed}"
+            )
+        if match is not None:
+            return match, f"the split {printable(match)} is packed, of {listed}"
         if self.all_splits:
-            return None, f"rows of all splits are packed: {listed} (--all-splits)"
-        example = printable(_example([name for name in counts if name]))
+            return None, f"{what} are packed together: {listed} (--all-splits)"
+        example = min(splits, key=lambda name: (split_of(name) != "train", split_of(name) is None))
         raise ConfigError(
-            f"{where} has rows of several splits, {listed}: choose one with feeder pack --split "
-            f"{example}; --all-splits takes all of them"
+            f"{where} has {what}, {listed}: choose one with feeder pack --split "
+            f"{printable(example)}; --all-splits takes all of them"
         )
 
     def no_splits(self, why: str) -> ConfigError:
@@ -121,25 +106,10 @@ class SplitChoice(NamedTuple):
             "or make a split with --val-fraction or --val-list"
         )
 
-    def _no_match(self, where: str, splits: Iterable[str]) -> ConfigError:
-        return ConfigError(
-            f"--split {printable(self.split)} is not one of the splits of {where.rstrip(',')}: "
-            f"choose one of {_join(splits)}"
-        )
-
-
-def _example(splits: Iterable[str]) -> str:
-    """Return the split to name in a message: the training set, if there is one."""
-    return min(splits, key=lambda name: split_of(name) != "train")
-
 
 def _begins_with(name: str, start: str) -> bool:
     rest = name.lower().removeprefix(start.lower())
     return len(rest) < len(name) and not rest[:1].isalnum()
-
-
-def _show(path: str | Path) -> str:
-    return printable(path_to_text(path))
 
 
 def _join(texts: Iterable[str]) -> str:
