@@ -23,23 +23,10 @@ from typing import Final
 import numpy as np
 import xxhash
 
-from feeder.errors import DatasetError
-from feeder.source.listing import ItemListing, ListedItems
-from feeder.source.source import ContainerSource
+from feeder.source.listing import ListedItems
 
 LOCATION: Final = "pack_samples"
 """What messages call the source, and each of its containers."""
-
-
-class SpooledSamples(ContainerSource):
-    """The samples of a spool."""
-
-    def list_items(self, container: int, listing: ItemListing) -> None:
-        """Raise DatasetError: only the iterable has samples whose list is missing."""
-        raise DatasetError(
-            f"the list {container} of the samples in {listing.folder} is missing: call "
-            "pack_samples again"
-        )
 
 
 def stem_hash(stored_key: bytes) -> int:

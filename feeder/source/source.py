@@ -137,6 +137,10 @@ class ContainerSource:
             return ""
         return f"{_stems(spec.containers, find_kind(spec.kind).suffixes)[container]}/"
 
+    def list_items(self, container: int, listing: ItemListing) -> None:
+        """See ``Source``; each kind has its own. Samples are listed while they are spooled."""
+        raise NotImplementedError
+
     def read_item(self, item: Item) -> bytes:
         """See ``Source``; SourceError (unreadable, empty, too-large, truncated)."""
         check_size(item.size_bytes, "it has no bytes")
@@ -255,9 +259,7 @@ def open_source(spec: SourceSpec, work_folder: str) -> Source:
     Raises ConfigError for options of the spec that have no meaning for its kind.
     """
     if spec.kind == "samples":
-        from feeder.source.samples import SpooledSamples  # which nobody can name
-
-        return SpooledSamples(spec, work_folder)
+        return ContainerSource(spec, work_folder)
     kind = find_kind(spec.kind)
     given = {
         "image": spec.image,

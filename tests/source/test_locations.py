@@ -43,7 +43,6 @@ def test_braces_expand_as_in_a_shell(pattern: str, expanded: str) -> None:
     ("pattern", "problem"),
     [
         ("{a", "unbalanced"),
-        ("{" * 17 + "}" * 17, "nested too deeply"),
         ("{0..1000000}", "over 1,000,000 files"),
         ("{0..999}{0..999}{0..1}", "over 1,000,000 files"),
     ],
@@ -79,12 +78,8 @@ def test_what_exists_literally_is_no_pattern(here: Path) -> None:
 @pytest.mark.parametrize(
     ("location", "error", "problem"),
     [
-        (
-            "s-{000..002}.tar",
-            DatasetError,
-            r"1 of the 3 files of s-.* is missing, .*s-001.tar: cop",
-        ),
-        ("{s,t}-*.tar", DatasetError, r"1 of the 2 files of \{s,t\}-\*.tar is missing"),
+        ("s-{000..002}.tar", DatasetError, "1 of the 3 files of s-.*found, .*s-001.tar first: cop"),
+        ("{s,t}-*.tar", DatasetError, r"1 of the 2 files of \{s,t\}-\*.tar cannot be"),
         ("x-*.tar", DatasetError, r"no file matches x-\*.tar"),
         (f"{{{','.join(map('{:08d}'.format, range(50)))}}}.tar", DatasetError, "50 of the 50"),
         ("missing.tar", DatasetError, "source missing.tar does not exist"),

@@ -18,8 +18,8 @@ from feeder.errors import ConfigError, DatasetError
 from feeder.process.path_text import path_to_text, printable
 from feeder.process.regular_file import open_regular
 
-_URL: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):(/+)(.*)", re.DOTALL)
-_PATTERN: Final = re.compile(r"[{*?\[]")
+_URL: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://(.*)", re.DOTALL)
+_BEFORE_PATTERN: Final = re.compile(r"[^{*?\[]*/", re.DOTALL)
 _COPY_COMMANDS: Final = (
     ("s3 s3a", "`aws s3 sync {} DIR`"),
     ("gs gcs", "`gcloud storage cp --recursive {} DIR`"),
@@ -31,7 +31,6 @@ _COPY_COMMANDS: Final = (
 )
 """What copies files here from where a scheme stands for."""
 EXPANDED_MAX: Final = 1_000_000
-_DEPTH_MAX: Final = 16
 _RANGE: Final = re.compile(
     r"(?:(-?\d{1,18})\.\.(-?\d{1,18})|([A-Za-z])\.\.([A-Za-z]))(?:\.\.-?(\d{1,18}))?", re.ASCII
 )
@@ -130,11 +129,9 @@ def _match(location: str, path: Path) -> list[Path]:
     if missing and len(alternatives) == 1:
         raise DatasetError(f"no file matches {shown}")
     if missing:
-        first = printable(missing[0])
-        one = f"is missing, {first}: copy it" if len(missing) == 1 else ""
         raise DatasetError(
-            f"{len(missing):,} of the {len(alternatives):,} files of {shown} "
-            f"{one or f'are missing, {first} first: copy them'}, or give another range"
+            f"{len(missing):,} of the {len(alternatives):,} files of {shown} cannot be found, "
+            f"{printable(missing[0])} first: copy them, or give another range"
         )
     return [Path(file) for file in sorted(files, key=path_to_text)]
 
@@ -161,23 +158,21 @@ def _check_is_local(location: str, what: str) -> None:
             "give that"
         )
     url = _URL.fullmatch(location)
-    scheme = url[1].lower() if url else ""
-    command = next((how for schemes, how in _COPY_COMMANDS if scheme in schemes.split()), "")
-    if url is None or (len(url[2]) < 2 and not command):
+    if url is None:
         return
+    scheme, rest = url[1].lower(), url[2]
     if scheme == "file":
-        path = printable(url[3])
-        raise ConfigError(f"{what} {printable(location)}: give the path alone, /{path}")
-    rest = url[3]
-    pattern = _PATTERN.search(rest)
-    if pattern:
-        rest = rest[: rest.rfind("/", 0, pattern.start()) + 1]
+        raise ConfigError(f"{what} {printable(location)}: give the path alone, {printable(rest)}")
+    command = next((how for schemes, how in _COPY_COMMANDS if scheme in schemes.split()), "")
+    if glob.has_magic(rest) or "{" in rest:
+        folder = _BEFORE_PATTERN.match(rest)
+        rest = folder[0] if folder else ""
     elif scheme in ("s3", "s3a") and os.path.splitext(rest)[1]:
         command = "`aws s3 cp {} DIR`"  # sync is for folders
     copy = f" with {command.format(printable(f'{url[1]}://{rest}'))}," if command else ""
     raise ConfigError(
-        f"{what} {printable(f'{url[1]}://{url[3]}')}: {scheme}:// is not supported yet: copy the "
-        f"files here{copy} or mount them, and give their folder"
+        f"{what} {printable(location)}: {scheme}:// is not supported yet: copy the files "
+        f"here{copy} or mount them, and give their folder"
     )
 
 
@@ -187,11 +182,9 @@ def expand_braces(pattern: str) -> list[str]:
     Raises ConfigError for unbalanced braces and for over EXPANDED_MAX texts.
     """
     depths = list(itertools.accumulate((c == "{") - (c == "}") for c in pattern))
-    if depths and (min(depths) < 0 or depths[-1] or max(depths) > _DEPTH_MAX):
-        is_deep = max(depths) > _DEPTH_MAX
+    if depths and (min(depths) < 0 or depths[-1]):
         raise ConfigError(
-            f"the braces in {printable(pattern)} are "
-            f"{'nested too deeply' if is_deep else 'unbalanced'}: write them as in "
+            f"the braces in {printable(pattern)} are unbalanced: write them as in "
             "shard-{000..146}.tar"
         )
     try:
