@@ -17,16 +17,19 @@ import contextlib
 import json
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, cast
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from feeder.errors import ConfigError, DatasetError, FeederError
-from feeder.process.path_text import path_from_text, printable
+from feeder.process.path_text import decode_name, path_from_text, printable
+from feeder.source.item_bytes import SourceError, check_size
 from feeder.source.label_files.columns import SplitColumn, choose_label
+from feeder.source.listing import ItemListing
 from feeder.source.location.storage import StoredFile
-from feeder.source.source import SourceSpec
+from feeder.source.raw_labels import RawLabel
+from feeder.source.source import SourceSpec, number_name
 
 _IMAGE_NAMES: Final = (
     *("image", "img", "image_bytes", "img_bytes", "image_data", "jpg", "jpeg", "png", "webp"),
@@ -39,7 +42,8 @@ _BYTES: Final = ("binary", "large_binary", "binary_view")
 _TEXTS: Final = ("string", "large_string", "string_view")
 _LISTS: Final = ("list", "large_list", "fixed_size_list")
 _SHOWN_MAX: Final = 20
-WRITE_CSV: Final = (
+_PATH_SHOWN: Final = 200
+_WRITE_CSV: Final = (
     "write the columns of paths and labels as CSV (pandas.read_parquet(…).to_csv(…)) and pack the "
     "files' folder with --labels FILE.csv"
 )
@@ -51,21 +55,72 @@ _MEND: Final = "copy or make the file again, or leave it out"
 _ENCRYPTED: Final = "is encrypted, and Feeder has no keys: write it again without encryption"
 
 
-class Row(NamedTuple):
-    """A row of a file."""
+def list_rows(spec: SourceSpec, container: int, prefix: str, listing: ItemListing) -> None:
+    """Add the rows of a file to ``listing``, and spill their images.
 
-    number: int
-    image: memoryview | None
-    """Bytes in pyarrow's memory."""
-    path: bytes
-    """The name of the image's file; empty without one."""
-    label: object
-    """As pyarrow has it; None without labels, too."""
-    split: str
-    """The cell of the column of splits; empty without one."""
+    Raises DatasetError for a file that is damaged or without images, ConfigError where options do
+    not fit or are missing.
+    """
+    count = nulls = 0
+    file_name = ""  # of an image that is null
+    with _open_file(spec, container, listing.stamp) as file:
+        listing.expect_spill(file.stored_bytes)
+        listing.about.base = spec.label_base or 0
+        if file.label:
+            listing.about.field = f"column {printable(file.label)}"
+        for number, text in enumerate(file.class_names):
+            listing.name_class(number, text)
+        listing.about.is_declared = bool(file.class_names)
+        for number, (image, path, label, split) in enumerate(file.rows()):
+            if spec.split not in ("", split):
+                continue
+            count += 1
+            name = number_name(prefix, number, path)
+            try:
+                if image is None:
+                    nulls += 1
+                    shown = printable(decode_name(path)[:_PATH_SHOWN])
+                    file_name = file_name or shown
+                    detail = f", and has only the path {shown}" if shown else ""
+                    raise SourceError("no-image", f"its image is null{detail}")
+                check_size(len(image), "its image has no bytes")
+            except SourceError as error:
+                listing.reject(name, error.kind, error.reason)
+                continue
+            listing.add(name, _decode(label), offset=listing.spill(image), size_bytes=len(image))
+        if nulls and nulls == count:
+            column = f"{file.name}: the column {printable(file.image)} has no image bytes"
+            if not file_name:
+                raise DatasetError(f"{column}, only nulls")
+            raise DatasetError(
+                f"{column}, only paths such as {file_name}: embed the files in it (docs/sources.md "
+                f"says how), or {_WRITE_CSV}"
+            )
 
 
-class ParquetRows:
+def count_splits(spec: SourceSpec) -> tuple[str, Mapping[str, int]]:
+    """Return the column of the files that holds splits, and the rows of each; "" without one.
+
+    Files that cannot be read have none: listing reports them.
+    """
+    column = ""
+    counts: Counter[str] = Counter()
+    try:
+        for number in range(len(spec.containers)):
+            with _open_file(spec, number) as file:
+                if file.split:
+                    column = file.split
+                    counts.update(file.count_splits())
+                elif not number:
+                    return "", {}
+                else:
+                    counts[""] += file.count
+    except FeederError:
+        return "", {}
+    return (column, counts) if SplitColumn(column).holds_splits(counts) else ("", {})
+
+
+class _ParquetFile:
     """An open Parquet file."""
 
     def __init__(self, stored: StoredFile, spec: SourceSpec, name: str) -> None:
@@ -105,9 +160,12 @@ class ParquetRows:
                 self._leaves.append(f"{self.image}.path")
         self._leaves += filter(None, (self.label, self.split))
 
-    def rows(self) -> Iterator[Row]:
-        """Yield all rows; DatasetError where they cannot be read."""
-        number = 0
+    def rows(self) -> Iterator[tuple[memoryview | None, bytes, object, str]]:
+        """Yield the image of each row, the name of its file, its label, and its split.
+
+        The image's bytes are in pyarrow's memory. Name and split are empty where there are none.
+        Raises DatasetError for rows that cannot be read.
+        """
         for group in range(self._file.metadata.num_row_groups):
             metadata = self._file.metadata.row_group(group)
             row_bytes = max(metadata.total_byte_size // max(metadata.num_rows, 1), 1)
@@ -127,8 +185,7 @@ class ParquetRows:
                     buffers, paths, labels, self._splits(batch), strict=True
                 ):
                     image = None if buffer is None else memoryview(buffer)
-                    yield Row(number, image, path or b"", value, split)
-                    number += 1
+                    yield image, path or b"", value, split
 
     def count_splits(self) -> Mapping[str, int]:
         """Return the number of rows of each split; their column alone is read."""
@@ -241,7 +298,7 @@ class ParquetRows:
     def _texts_instead(self, column: str) -> DatasetError:
         return DatasetError(
             f"{self.name} has no images, only texts in its column {printable(column)}: if they are "
-            f"paths of files that you have, {WRITE_CSV}; if they are URLs, download the images "
+            f"paths of files that you have, {_WRITE_CSV}; if they are URLs, download the images "
             "first (img2dataset writes shards that Feeder packs)"
         )
 
@@ -252,8 +309,10 @@ class ParquetRows:
 
 
 @contextlib.contextmanager
-def open_rows(spec: SourceSpec, container: int, listed: int | None = None) -> Iterator[ParquetRows]:
-    """Open a container; raises what ``ParquetRows`` does.
+def _open_file(
+    spec: SourceSpec, container: int, listed: int | None = None
+) -> Iterator[_ParquetFile]:
+    """Open a container; raises what ``_ParquetFile`` does.
 
     At the end SourceChangedError is raised unless the file has the stamp ``listed``.
     """
@@ -264,29 +323,7 @@ def open_rows(spec: SourceSpec, container: int, listed: int | None = None) -> It
     except OSError as error:
         raise DatasetError(f"{name} cannot be read: {error.strerror}") from None
     with stored:
-        yield ParquetRows(stored, spec, name)
-
-
-def count_splits(spec: SourceSpec) -> tuple[str, Mapping[str, int]]:
-    """Return the column of the files that holds splits, and the rows of each; "" without one.
-
-    Files that cannot be read have none: listing reports them.
-    """
-    column = ""
-    counts: Counter[str] = Counter()
-    try:
-        for number in range(len(spec.containers)):
-            with open_rows(spec, number) as rows:
-                if rows.split:
-                    column = rows.split
-                    counts.update(rows.count_splits())
-                elif not number:
-                    return "", {}
-                else:
-                    counts[""] += rows.count
-    except FeederError:
-        return "", {}
-    return (column, counts) if SplitColumn(column).holds_splits(counts) else ("", {})
+        yield _ParquetFile(stored, spec, name)
 
 
 def _has_image(field: pa.Field) -> bool:
@@ -330,3 +367,10 @@ def _class_names(described: Any) -> tuple[str, ...]:
 def _plain(array: pa.Array) -> pa.Array:
     """Return an array without a dictionary."""
     return array.dictionary_decode() if pa.types.is_dictionary(array.type) else array
+
+
+def _decode(value: object) -> RawLabel:
+    """Return a label whose bytes are texts."""
+    if isinstance(value, list):
+        return cast(RawLabel, [_decode(each) for each in value])
+    return value.decode("utf-8", "replace") if isinstance(value, bytes) else cast(RawLabel, value)
