@@ -9,7 +9,6 @@ import itertools
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from types import TracebackType
 from typing import Self
 
 import msgspec
@@ -68,18 +67,16 @@ class FakeNode:
         self,
         *,
         samples: int = 97,
-        shards: int = 5,
         classes: Sequence[str] = ("cat", "dog", "emu"),
         chunk_images: int = 4,
         window: int = 64,
         endpoint: str | None = None,
         content: str = "f" * 32,
         former: str = "",
-        first_session: int = 1,
     ) -> None:
         """Bind ``endpoint``, or a port that no other process gets, even after ``close``."""
         endpoint = endpoint or f"tcp://127.0.0.1:{free_port()}"
-        self.layout = ShardLayout(samples=samples, shards=shards)
+        self.layout = ShardLayout(samples=samples, shards=5)
         self.classes = tuple(classes)
         self.chunk_images = chunk_images
         self.window = window
@@ -87,13 +84,13 @@ class FakeNode:
         self.former = former
         self.script: Script = lambda key, messages: messages
         self.greeting: Callable[[Hello], Message | None] | None = None  # instead of a Welcome
-        self.answers_pings = True
         self.received: list[ClientMessage] = []
         self.peers: list[bytes] = []  # identities, in the order of their first messages
         self.sessions: dict[int, Session] = {}
         self.largest_window = 0  # most batches that a client wanted without releasing
         self.problems: list[str] = []
-        self._next_session = first_session
+        self._incarnation = next(_INCARNATIONS)
+        self._numbers = itertools.count(1)  # of sessions
         self._changed = threading.Condition()
         self._outbox: list[tuple[bytes, Message]] = []
         self._closing = False
@@ -103,23 +100,13 @@ class FakeNode:
         self._router.ipv6 = "[" in endpoint
         self._router.bind(endpoint)
         self.endpoint = self._router.getsockopt_string(zmq.LAST_ENDPOINT)
-        self.name = f"fake/0 {self.endpoint}"
-        self.number = 0
-        self.incarnation = next(_INCARNATIONS)
-        self.siblings: tuple[tuple[str, ...], ...] = ((self.endpoint,),)
-        self.self_test = "5" * 32
         self._thread = threading.Thread(target=self._run, name="fake node")
         self._thread.start()
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:
@@ -190,7 +177,9 @@ class FakeNode:
             self.peers.append(peer)
         match message:
             case Hello():
-                self._outbox.extend((peer, reply) for reply in self._greet(peer, message))
+                greet = self.greeting or (lambda hello: [encode(self._welcome(peer, hello))])
+                reply = greet(message)
+                self._outbox += [(peer, reply)] if reply is not None else []
             case Bye():
                 self.sessions.pop(message.session, None)
             case Ping() | Request() if message.session not in self.sessions:
@@ -199,41 +188,33 @@ class FakeNode:
                 )
                 self._outbox.append((peer, [encode(refusal)]))
             case Ping():
-                if self.answers_pings:
-                    self._outbox.append((peer, [encode(Pong(session=message.session))]))
+                self._outbox.append((peer, [encode(Pong(session=message.session))]))
             case Request():
                 self._serve(message)
 
-    def _greet(self, peer: bytes, hello: Hello) -> list[Message]:
-        if self.greeting is not None:
-            message = self.greeting(hello)
-            return [] if message is None else [message]
-        number, self._next_session = self._next_session, self._next_session + 1
-        self.sessions[number] = Session(hello, peer)
-        return [[encode(self.welcome(number))]]
-
-    def welcome(self, number: int) -> Welcome:
-        session = self.sessions[number]
+    def _welcome(self, peer: bytes, hello: Hello) -> Welcome:
+        number = next(self._numbers)
+        self.sessions[number] = session = Session(hello, peer)
         plan = self.plan(session, 0)
         return Welcome(
             session=number,
-            dataset=session.hello.dataset,
+            dataset=hello.dataset,
             content=self.content,
             former=self.former,
-            recipe_fingerprint=session.hello.recipe.fingerprint(),
+            recipe_fingerprint=hello.recipe.fingerprint(),
             classes=self.classes,
             samples=self.layout.samples,
             batches=plan.batches,
             shards=self.layout.shards,
             lanes=plan.lanes,
-            window=min(self.window, session.hello.window),
+            window=min(self.window, hello.window),
             chunk_images=self.chunk_images,
-            node=self.name,
-            number=self.number,
-            incarnation=self.incarnation,
-            siblings=self.siblings,
+            node=f"fake/0 {self.endpoint}",
+            number=0,
+            incarnation=self._incarnation,
+            siblings=((self.endpoint,),),
             feeder_version="0",
-            self_test=self.self_test,
+            self_test="5" * 32,
             libraries={},
         )
 
