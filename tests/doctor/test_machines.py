@@ -19,13 +19,17 @@ from tests.support.machine_tree import cgroup_v2, read_description, write_tree
 pytestmark = pytest.mark.usefixtures("without_libraries")
 
 PROCESSES = {"docker-host": "4711"}
-DATASETS = {"xeon-snc": "/lustre/scratch/in", "desktop": "/home/ada/my sets/in"}
+DATASETS = {
+    "xeon-snc": ["/lustre/scratch/in"],
+    "desktop": ["/home/ada/my sets/in"],
+    "troubled": ["/mnt/nas/a's/in", "/mnt/image/in"],
+}
 NAMES = sorted(path.stem for path in DESCRIPTIONS.glob("*.txt"))
 
 
 def look(trees: dict[str, Path], name: str) -> Machine:
-    dataset = Path(DATASETS.get(name, "/data/in"))
-    return read_machine(trees[name], [dataset], PROCESSES.get(name, "self"))
+    datasets = [Path(path) for path in DATASETS.get(name, ["/data/in"])]
+    return read_machine(trees[name], datasets, PROCESSES.get(name, "self"))
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -28,7 +28,7 @@ pytestmark = pytest.mark.usefixtures("without_libraries")
 @pytest.mark.parametrize("width", [40, 80, 160])
 def test_lines_fit_the_terminal(trees: dict[str, Path], width: int) -> None:
     for name in NAMES:
-        machine = read_machine(trees[name], [Path(DATASETS.get(name, "/data/in"))])
+        machine = read_machine(trees[name], [Path(each) for each in DATASETS.get(name, ())])
         findings = find_all(machine)
         lines = format_report(machine, findings, width).splitlines()
         commands = {line.strip() for finding in findings for line in finding.mend}
