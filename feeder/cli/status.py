@@ -148,7 +148,7 @@ def _print_hosts(arguments: argparse.Namespace) -> int:
     from feeder.cli.reports import ask_all, find_shared_names, sum_up
     from feeder.screens.console import open_console, print_lines, report_fields, to_json
 
-    answers = ask_all(arguments.endpoints, arguments)
+    answers = ask_all(arguments.endpoints, check_timeout(arguments), read_keys(arguments))
     shared, silent = find_shared_names(answers), sum_up(answers)
     absent = [answer for _, answer in answers if isinstance(answer, str)]
     if arguments.json:
