@@ -61,9 +61,9 @@ def ask_all(
 ) -> list[HostAnswer]:
     """The answer of each different endpoint, in their order; all have the same time."""
     names = list(dict.fromkeys(endpoints))
-    links = min(len(names), _AT_ONCE_MAX, (raise_file_limit() - _FILES_SPARE) // _FILES_A_LINK)
+    links = min(_AT_ONCE_MAX, max(1, (raise_file_limit() - _FILES_SPARE) // _FILES_A_LINK))
     context = open_context("feeder status")
-    context.set(zmq.MAX_SOCKETS, 1 + _SOCKETS_A_LINK * links)
+    context.set(zmq.MAX_SOCKETS, 1 + _SOCKETS_A_LINK * len(names))
 
     def ask(endpoint: str) -> HostReport | str:
         try:
@@ -74,7 +74,7 @@ def ask_all(
             return str(error)
 
     try:
-        with ThreadPoolExecutor(max(1, links)) as pool:
+        with ThreadPoolExecutor(links) as pool:
             return list(zip(names, pool.map(ask, names), strict=True))
     finally:
         context.destroy(linger=0)

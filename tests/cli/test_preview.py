@@ -1,21 +1,26 @@
-"""``feeder preview`` through the command line: the sheet shows the rows of a batch."""
+"""``feeder preview``: the sheet shows the rows of a batch, in a grid, with captions and notes."""
 
-from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
-from PIL import Image
+from PIL import Image, ImageFont
 
 from feeder.cli.contact_sheet import (
     MIRRORED,
     Note,
     choose_columns,
     draw_contact_sheet,
-    show_samples,
+    name_labels,
+    note_samples,
+    shorten,
+    wrap,
 )
+from feeder.cli.preview import describe_recipe
 from feeder.dataset.opened import Dataset
+from feeder.plan.augment import plan_augmentations
 from feeder.plan.crop import plan_crops
 from feeder.plan.labels import LabelSpec
 from feeder.plan.recipe import Recipe
@@ -25,6 +30,9 @@ from tests.support.sources import call_feeder, error_line
 from tests.support.synthetic_sets import EVERY_KIND, pack_synthetic, write_labelled
 
 SAMPLES = 23
+GAP, CAPTION, TITLE = 8, 20, 28
+NOTE, SUBTITLE, BELOW_HEAD = 16, 18, 6
+PAPER = (250, 249, 246)
 
 
 @pytest.fixture(scope="module")
@@ -32,41 +40,17 @@ def dataset(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return pack_synthetic(tmp_path_factory.mktemp("preview"), images=SAMPLES)
 
 
-@dataclass
-class Drawn:
-    """What the command had drawn last."""
-
-    pictures: np.ndarray
-    labels: list[str]
-    title: str
-    subtitles: tuple[str, ...]
-    notes: list[Note]
-
-
 @pytest.fixture
-def drawn(monkeypatch: pytest.MonkeyPatch) -> list[Drawn]:
-    """The arguments of each sheet, which is drawn all the same."""
-    sheets: list[Drawn] = []
+def drawn(monkeypatch: pytest.MonkeyPatch) -> list[SimpleNamespace]:
+    """What each sheet shows; it is drawn all the same."""
+    sheets: list[SimpleNamespace] = []
 
-    def keep(
-        images: np.ndarray,
-        captions: list[str],
-        path: Path,
-        *,
-        title: str,
-        subtitles: tuple[str, ...],
-        notes: list[Note],
-    ) -> None:
-        sheets.append(Drawn(images, captions, title, subtitles, notes))
-        draw_contact_sheet(images, captions, path, title=title, subtitles=subtitles, notes=notes)
+    def keep(images: np.ndarray, captions: list[str], path: Path, **texts: Any) -> None:
+        sheets.append(SimpleNamespace(pictures=images, captions=captions, **texts))
+        draw_contact_sheet(images, captions, path, **texts)
 
     monkeypatch.setattr("feeder.cli.contact_sheet.draw_contact_sheet", keep)
     return sheets
-
-
-def _read(sheet: Path) -> np.ndarray:
-    with Image.open(sheet) as opened:
-        return np.asarray(opened)
 
 
 def draw(*arguments: str | Path) -> None:
@@ -74,13 +58,13 @@ def draw(*arguments: str | Path) -> None:
     assert result.returncode == 0, result.stderr
 
 
-@pytest.mark.parametrize("fields", [{}, {"auto_augment": "rand-augment", "hue": 0.5}])
 def test_the_sheet_shows_the_rows_of_the_batch_that_the_recipe_makes(
-    dataset: Path, tmp_path: Path, drawn: list[Drawn], fields: dict[str, Any]
+    dataset: Path, tmp_path: Path, drawn: list[SimpleNamespace]
 ) -> None:
     out = tmp_path / "sheet.png"
     options = ["--images", "5", "--batch-size", "7", "--image-size", "128"]
     options += ["--seed", "3", "--epoch", "2", "--index", "1"]
+    fields: dict[str, Any] = {"auto_augment": "rand-augment", "hue": 0.5}
     options += [f"--recipe={name}={value}" for name, value in fields.items()]
     result = call_feeder("preview", dataset, "--out", out, *options)
     assert (result.returncode, result.stdout) == (0, f"5 images in {out}\n"), result.stderr
@@ -90,17 +74,17 @@ def test_the_sheet_shows_the_rows_of_the_batch_that_the_recipe_makes(
     with Dataset.open(dataset) as opened:
         ids = recipe.plan_epoch(opened.layout, seed=3, epoch=2).samples(1)
         SampleReader(opened, recipe).fill(ids, seed=3, epoch=2, pixels=pixels, labels=labels)
-        wanted = show_samples(opened, recipe, ids[:5], seed=3, epoch=2)
+        records, classes = opened.read_records(ids[:5]), opened.classes
+    sizes = records["width"].astype(np.int64), records["height"].astype(np.int64)
     (sheet,) = drawn
     assert (sheet.pictures == pixels[:5].astype(np.int16) + 128).all()
     assert sheet.title == f"{dataset.name}: train, seed 3, epoch 2, batch 1"
-    assert (sheet.labels, sheet.notes) == (wanted.captions, wanted.notes)
-    if not fields:  # operations take more room
-        assert _read(out).shape[1] == choose_columns(5, 136, 156) * 136 + 8
+    assert sheet.captions == [classes[label] for label in labels[:5]]
+    assert sheet.notes == note_samples(recipe, ids[:5], sizes, seed=3, epoch=2)
 
 
 def test_boxes_show_whole_images_with_the_crop_bright(
-    dataset: Path, tmp_path: Path, drawn: list[Drawn]
+    dataset: Path, tmp_path: Path, drawn: list[SimpleNamespace]
 ) -> None:
     """Nothing else of the recipe was done to them, and their notes are about the crop alone."""
     options = ["--recipe=flip_probability=1", "--recipe=auto_augment=rand-augment", "--images=6"]
@@ -116,7 +100,7 @@ def test_boxes_show_whole_images_with_the_crop_bright(
         "(mirroring and augmentation are not shown)",
     )
     assert boxes.pictures.shape == crops.pictures.shape == (6, 224, 224, 3)
-    assert boxes.labels == crops.labels
+    assert boxes.captions == crops.captions
     recipe = Recipe.for_split("train", batch_size=SAMPLES)
     with Dataset.open(dataset) as opened:
         ids = recipe.plan_epoch(opened.layout, seed=0, epoch=0).samples(0)[:6]
@@ -159,7 +143,7 @@ def test_errors_are_one_line_and_leave_no_file(
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("label", [3, -100, 1 << 40])
+@pytest.mark.parametrize("label", [3, -100])
 def test_a_label_without_a_class_is_a_protocol_error(label: int, tmp_path: Path) -> None:
     with FakeNode() as node:
         node.script = lambda _, chunks: [
@@ -178,25 +162,135 @@ def test_a_label_without_a_class_is_a_protocol_error(label: int, tmp_path: Path)
 
 @pytest.mark.parametrize("labels", EVERY_KIND, ids=lambda each: each.kind)
 def test_captions_are_the_labels_of_every_kind(
-    labels: LabelSpec, tmp_path: Path, drawn: list[Drawn]
+    labels: LabelSpec, tmp_path: Path, drawn: list[SimpleNamespace]
 ) -> None:
     write_labelled(tmp_path / "set", labels, samples=8, shards=1)
-    recipe = Recipe.for_split("train", batch_size=4, image_size=16)
+    for more in ([], ["--boxes"]):
+        options = ["--split", "val", "--image-size", "16", "--out", tmp_path / "x.png", *more]
+        draw(tmp_path / "set", *options)
+    crops, boxes = drawn
+    assert boxes.captions == crops.captions
+    assert [note.facts[0] for note in crops.notes] == [f"sample {number}" for number in range(8)]
     wanted = {
         "index": ["class1", "class2", "class1"],
         "multi": ["class1", "", "class5, class7"],
         "float": ["0.333333", "1.66667", "2.33333"],
         "none": [""] * 3,
     }[labels.kind]
-    with Dataset.open(tmp_path / "set") as opened:
-        shown = show_samples(opened, recipe, np.array([1, 5, 7]), seed=0, epoch=0)
+    shown = [crops.captions[sample] for sample in (1, 5, 7)]
     if labels.kind == "float":
-        assert {caption.count(", ") for caption in shown.captions} == {labels.width - 1}
-        assert [caption.split(", ")[0] for caption in shown.captions] == wanted
-    else:
-        assert shown.captions == wanted
-    for more in ([], ["--boxes"]):
-        draw(tmp_path / "set", "--image-size", "16", "--out", tmp_path / "x.png", *more)
-    crops, boxes = drawn
-    assert boxes.labels == crops.labels
-    assert len(crops.labels) == 8
+        assert {caption.count(", ") for caption in shown} == {labels.width - 1}
+        shown = [caption.split(", ")[0] for caption in shown]
+    assert shown == wanted
+
+
+def test_a_caption_of_many_labels_counts_those_without_room() -> None:
+    labels = LabelSpec(kind="multi", width=2000)
+    rows = np.ones((1, 2000), np.uint8)
+    (caption,) = name_labels(labels, rows, [str(number) for number in range(2000)])
+    assert caption == "0, 1, 2, 3, 4, 5, 6, 7, 1,992 more"
+
+
+def _draw(path: Path, count: int, **texts: Any) -> tuple[np.ndarray, np.ndarray]:
+    """Pictures of noise, and the sheet that was drawn of them."""
+    pictures = np.random.default_rng(0).integers(0, 256, (count, 224, 224, 3), np.uint8)
+    captions = [f"class {number}" for number in range(count)]
+    draw_contact_sheet(pictures, captions, path, title="a set", **texts)
+    with Image.open(path) as sheet:
+        assert sheet.format == "PNG"
+        return pictures, np.asarray(sheet)
+
+
+def test_pictures_are_unchanged_in_a_grid_of_the_expected_size(tmp_path: Path) -> None:
+    pictures, pixels = _draw(tmp_path / "sheet.png", 7)
+    step, top = 224 + CAPTION + GAP, GAP + TITLE
+    columns = choose_columns(7, 232, step)
+    assert columns == 3
+    assert pixels.shape == (3 * step + top, 3 * 232 + GAP, 3)
+    assert pixels[:top].min() < 120, "no ink in the title"
+    for number, picture in enumerate(pictures):
+        x, y = GAP + number % 3 * 232, top + number // 3 * step
+        assert (pixels[y : y + 224, x : x + 224] == picture).all()
+        caption = pixels[y + 224 : y + 224 + CAPTION, x : x + 224]
+        assert caption.min() < 120, "no ink under the picture"
+    assert (pixels[-1] == PAPER).all()
+
+
+def test_notes_and_subtitles_are_written_below_and_above(tmp_path: Path) -> None:
+    notes = [Note(["sample 7", "crop 30 x 20 px"], [MIRRORED, "rotate +9°"]), Note(["sample 8"])]
+    subtitles = ["a recipe", "a legend"]
+    pictures, pixels = _draw(tmp_path / "sheet.png", 2, subtitles=subtitles, notes=notes)
+    top = GAP + TITLE + 2 * SUBTITLE + BELOW_HEAD
+    assert pixels.shape == (top + 224 + CAPTION + 2 * NOTE + GAP, 2 * 232 + GAP, 3)
+    assert (pixels[top : top + 224, GAP : GAP + 224] == pictures[0]).all()
+    assert (pixels[top : top + 224, GAP + 232 : GAP + 456] == pictures[1]).all()
+    for line in range(2):
+        y = GAP + TITLE + line * SUBTITLE
+        assert pixels[y : y + SUBTITLE].min() < 150, "no ink in the subtitle"
+    facts, done = (top + 224 + CAPTION + line * NOTE for line in range(2))
+    left, right = pixels[:, :232], pixels[:, 232:]
+    assert left[facts : facts + NOTE].min() < 150
+    assert right[facts : facts + NOTE].min() < 150
+    # The mark of mirrored pictures is blue, and only the first is mirrored.
+    mark = left[done : done + NOTE, GAP : GAP + 13].astype(int)
+    assert ((mark[..., 2] - mark[..., 0]) > 100).sum() > 20
+    assert (right[done : done + NOTE] == PAPER).all()
+
+
+def test_texts_are_wrapped_between_their_parts_and_shortened_in_the_middle() -> None:
+    parts = ["sample 12345", "crop 333 x 250 px", "decoded at 1/2"]
+    name = "n02089078_black-and-tan_coonhound_of_the_very_long_name"
+    bitmap = ImageFont.load_default_imagefont()
+    for font in (ImageFont.load_default(13), bitmap):
+        lines = wrap(parts, 128, font)
+        assert len(lines) > 1
+        assert " ".join(lines) == " ".join(parts)
+        assert all(font.getlength(line) <= 128 for line in lines)
+        (shown,) = wrap([name], 120, font)
+        assert font.getlength(shown) <= 120
+        assert (shown[:4], shown[-4:]) == ("n020", "name")
+        assert shorten("two\nlines  é", 120, font) == "two lines é"
+    assert shorten("猫 cat", 200, bitmap) == "? cat", "the bitmap font has Latin-1 only"
+
+
+def test_notes_are_what_the_plan_does_to_a_sample() -> None:
+    ids, widths = np.arange(100, 164), np.linspace(40, 2500, 64).astype(np.int64)
+    recipe = Recipe.for_split(
+        "train",
+        batch_size=8,
+        image_size=128,
+        auto_augment="trivial-augment-wide",
+        hue=0.2,
+        contrast=0.5,
+        greyscale_probability=0.5,
+        erasing_probability=0.5,
+    )
+    key: dict[str, Any] = {"seed": 3, "epoch": 2, "sample_ids": ids}
+    crops = plan_crops(recipe, **key, widths=widths, heights=widths[::-1])
+    plans = plan_augmentations(recipe, **key)
+    assert set(crops.scales.tolist()) >= {1, 2, 4}, "the sizes make no scaled decoding"
+    notes = note_samples(recipe, ids, (widths, widths[::-1]), seed=3, epoch=2)
+    for row, (note, plan) in enumerate(zip(notes, plans, strict=True)):
+        scale, (w, h) = crops.scales[row], crops.boxes[row, 2:].astype(int)
+        facts = [f"sample {ids[row]}", f"crop {w} x {h} px", f"decoded at 1/{scale}"]
+        assert list(note.facts) == facts[: 3 if scale > 1 else 2]
+        names = [MIRRORED] * bool(crops.flips[row]) + [step[0] for step in plan.steps]
+        erased = plan.erasure
+        if erased is not None:
+            names.append("erase")
+            assert note.operations[-1] == f"erase {erased.width} x {erased.height} px"
+        assert [operation.split(" ")[0] for operation in note.operations] == names
+    unsized = note_samples(recipe, ids, None, seed=3, epoch=2)
+    assert unsized == [Note(note.facts[:1], note.operations) for note in notes]
+
+
+def test_a_recipe_is_one_sentence_and_the_fields_as_the_command_takes_them() -> None:
+    plain = "recipe: random-resized crop of 8 % to 100 % of the image, aspect 0.75 to 1.33, "
+    plain += "to 224 px, bilinear, 50 % mirrored"
+    assert describe_recipe(Recipe.for_split("train", batch_size=8)) == plain
+    fields: dict[str, Any] = {"brightness": 0.4, "auto_augment": "rand-augment"}
+    recipe = Recipe.for_split("train", batch_size=8, dct_scaling=False, **fields)
+    assert describe_recipe(recipe) == (
+        f"{plain}, dct_scaling=false, auto_augment=rand-augment, rand_augment_ops=2, "
+        "rand_augment_magnitude=9, brightness=[0.6,1.4]"
+    )
