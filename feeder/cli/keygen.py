@@ -26,6 +26,7 @@ def add_parser(subparsers: "argparse._SubParsersAction[Any]") -> None:
 def run(arguments: argparse.Namespace) -> int:
     import zmq
 
+    from feeder.process.output_file import replace_file
     from feeder.process.stop_signals import stop_signals_blocked
     from feeder.security.keys import (
         PUBLIC_SUFFIX,
@@ -49,32 +50,16 @@ def run(arguments: argparse.Namespace) -> int:
         path: (format_secret_key(secret), 0o600),
         public_path: (format_public_key(secret.public()), 0o644),
     }
-    for file in files:
-        if not arguments.force and os.path.lexists(file):
-            raise ConfigError(f"{file} exists: choose another path, or --force to replace it")
+    for key_path in files:
+        if not arguments.force and os.path.lexists(key_path):
+            raise ConfigError(f"{key_path} exists: choose another path, or --force to replace it")
     with stop_signals_blocked():  # both files of the pair, or neither
-        for file, (text, mode) in files.items():
-            _write(file, text, mode, replace=arguments.force)
+        for key_path, (text, mode) in files.items():
+            try:
+                with replace_file(key_path, mode=mode) as file:
+                    file.write(text.encode("ascii"))
+            except OSError as error:
+                raise ResourceError(f"{key_path} cannot be written: {error.strerror}") from None
     print(f"secret key of {name}: {path} (keep it here)")
     print(f"public key of {name}: {public_path} (give it to the other side)")
     return 0
-
-
-def _write(path: Path, text: str, mode: int, *, replace: bool) -> None:
-    """Write a file that has its mode before its content."""
-    from feeder.process.output_file import replace_file
-
-    try:
-        if not replace:
-            os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode))  # claims the name
-        try:
-            with replace_file(path, mode=mode) as file:
-                file.write(text.encode("ascii"))
-        except OSError:
-            if not replace:
-                path.unlink(missing_ok=True)
-            raise
-    except FileExistsError:
-        raise ConfigError(f"{path} exists: choose another path, or --force to replace") from None
-    except OSError as error:
-        raise ResourceError(f"{path} cannot be written: {error.strerror}") from None

@@ -28,7 +28,6 @@ _GAPS_BARS_MAX: Final = 60
 _OVERLAP: Final = -0.1  # of more bars, which would have seams without
 
 Values = NDArray[np.integer[Any]] | NDArray[np.floating[Any]]
-Edges = NDArray[np.floating[Any]]
 
 
 class Chart(NamedTuple):
@@ -51,22 +50,12 @@ class Unit(NamedTuple):
     """What the numbers on an axis are of."""
 
     name: str
+    format: Callable[[float], str]
     size: float = 1.0
+    """Of one, for the numbers beside ticks."""
     is_whole: bool = False
     is_even: bool = False
     """Whether the axis is; others are logarithmic, and of positive numbers."""
-    form: Callable[[float], str] | None = None
-    """How to write a value, where that is not its number and the name."""
-
-    def format(self, value: float) -> str:
-        return self.form(value) if self.form else f"{format_amount(value / self.size)} {self.name}"
-
-    def format_range(self, low: float, high: float) -> str:
-        """The values from ``low`` up to and without ``high``."""
-        if not self.is_whole:
-            return f"{self.format(low)} to {self.format(high)}"
-        first, last = math.ceil(low), math.ceil(high) - 1
-        return f"{first:,} {self.name}" if first == last else f"{first:,}–{last:,} {self.name}"
 
 
 def _format_aspect(ratio: float) -> str:
@@ -74,18 +63,18 @@ def _format_aspect(ratio: float) -> str:
     return f"{format_amount(ratio)}:1" if ratio >= 1 else f"1:{format_amount(1 / ratio)}"
 
 
-PIXELS: Final = Unit("px", is_whole=True)
-MEGAPIXELS: Final = Unit("MP", 1e6)
-ASPECT: Final = Unit("width : height", form=_format_aspect)
-VALUE: Final = Unit("value", is_even=True, form=format_amount)
-CLASSES: Final = Unit("classes", is_even=True, is_whole=True, form=format_amount)
+PIXELS: Final = Unit("px", lambda value: f"{format_amount(value)} px", is_whole=True)
+MEGAPIXELS: Final = Unit("MP", lambda value: f"{format_amount(value / 1e6)} MP", 1e6)
+ASPECT: Final = Unit("width : height", _format_aspect)
+VALUE: Final = Unit("value", format_amount, is_even=True)
+CLASSES: Final = Unit("classes", format_amount, is_whole=True, is_even=True)
 
 
 def bytes_unit(value: float) -> Unit:
     """The unit in which ``value`` bytes are written."""
     units = (("GB", 1e9), ("MB", 1e6), ("kB", 1e3), ("B", 1.0))
     name, size = next((unit for unit in units if value >= unit[1]), units[-1])
-    return Unit(name, size, form=format_bytes)
+    return Unit(name, format_bytes, size)
 
 
 def make_histogram(title: str, values: Values, unit: Unit, *, counted: str = "images") -> Chart:
@@ -98,30 +87,27 @@ def make_histogram(title: str, values: Values, unit: Unit, *, counted: str = "im
     if unit is VALUE:
         middle = f"mean {unit.format(float(values.mean(dtype=np.float64)))}"
     edges = _even_edges(low, high, unit) if unit.is_even else _octave_edges(low, high, unit)
-    ends = edges.tolist()
     # bisect, as np.searchsorted would convert all values to float64.
-    inner = [bisect_left(ordered, edge) for edge in ends[1:-1]]
-    heights = np.diff([0, *inner, len(ordered)])
+    rows = [0, *(bisect_left(ordered, edge) for edge in edges[1:-1]), len(ordered)]
+    heights = [end - start for start, end in pairwise(rows)]
+    labels = [_name_bar(start, end, unit) for start, end in pairwise(edges)]
     scale: Callable[[float], float] = float if unit.is_even else math.log2
-    start, end = scale(ends[0]), scale(ends[-1])
+    left, right = scale(edges[0]), scale(edges[-1])
     ticks = [
-        ((scale(value) - start) / (end - start), text)
-        for value, text in _choose_ticks(ends[0], ends[-1], unit)
+        ((scale(value) - left) / (right - left), text)
+        for value, text in _choose_ticks(edges[0], edges[-1], unit)
     ]
     return Chart(
         title=title,
         summary=f"{unit.format(low)} · {middle} · {unit.format(high)}",
         x_title=unit.name if unit.is_even else f"{unit.name}, logarithmic",
-        bars=[
-            (unit.format_range(*edge), height)
-            for edge, height in zip(pairwise(ends), heights.tolist(), strict=True)
-        ],
+        bars=[*zip(labels, heights, strict=True)],
         ticks=[(place, text) for place, text in ticks if 0 <= place <= 1],
         counted=counted,
     )
 
 
-def _octave_edges(low: float, high: float, unit: Unit) -> Edges:
+def _octave_edges(low: float, high: float, unit: Unit) -> list[float]:
     """Edges of bars of the same width on a logarithmic axis; powers of two are in the middle."""
     if unit is ASPECT:  # as far below 1:1 as above
         low, high = min(low, 1 / high), max(high, 1 / low)
@@ -131,17 +117,25 @@ def _octave_edges(low: float, high: float, unit: Unit) -> Edges:
             break
     missing = max(0, _BARS_MIN - (last - first + 1))
     first, last = first - missing // 2, last + missing - missing // 2
-    edges: Edges = np.exp2(width * (np.arange(first, last + 2) - 0.5))
-    return edges
+    return [2.0 ** (width * (bar - 0.5)) for bar in range(first, last + 2)]
 
 
-def _even_edges(low: float, high: float, unit: Unit) -> Edges:
+def _even_edges(low: float, high: float, unit: Unit) -> list[float]:
     if not unit.is_whole:
-        return np.linspace(low, high, BARS_MAX + 1)
+        return [low + (high - low) * bar / BARS_MAX for bar in range(BARS_MAX + 1)]
     step = max(1, round(_nice_step((high - low + 1) / BARS_MAX)))
     first = low - low % step
     bars = max(_BARS_MIN, int(high - first) // step + 1)
-    return first + step * np.arange(bars + 1) - 0.5  # the bar of one number is around its tick
+    # The bar of one number is around its tick.
+    return [first + step * bar - 0.5 for bar in range(bars + 1)]
+
+
+def _name_bar(start: float, end: float, unit: Unit) -> str:
+    """The values from ``start`` up to and without ``end``."""
+    if not unit.is_whole:
+        return f"{unit.format(start)} to {unit.format(end)}"
+    first, last = math.ceil(start), math.ceil(end) - 1
+    return f"{first:,} {unit.name}" if first == last else f"{first:,}–{last:,} {unit.name}"
 
 
 def _choose_ticks(low: float, high: float, unit: Unit) -> list[tuple[float, str]]:

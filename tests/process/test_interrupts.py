@@ -48,7 +48,7 @@ WITHIN_A_PAIR = """
 import os, signal, sys
 
 def interrupt(event, arguments):
-    if event == "open" and str(arguments[0]).endswith("/made.pub"):
+    if event == "open" and "/made.pub" in str(arguments[0]):
         os.kill(os.getpid(), signal.SIGINT)
 
 sys.addaudithook(interrupt)
