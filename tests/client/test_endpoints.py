@@ -236,19 +236,6 @@ def test_a_file_is_read_again_when_it_changes(tmp_path: Path) -> None:
     directory.close()
 
 
-@pytest.mark.usefixtures("_quick_watch")
-def test_closing_ends_the_watch_and_its_calls(tmp_path: Path) -> None:
-    write(tmp_path / "feeders", "tcp://a:1")
-    directory, before = Directory(tmp_path / "feeders"), set(threading.enumerate())
-    directory.read()
-    directory.watch(lambda endpoints: pytest.fail(f"{endpoints} after it was closed"))
-    (watch,) = set(threading.enumerate()) - before
-    directory.close()
-    write(tmp_path / "feeders", "tcp://b:1")
-    watch.join(WAIT_S)
-    assert not watch.is_alive()
-
-
 # Names
 
 

@@ -139,19 +139,6 @@ def test_closing_in_a_signal_handler_ends_the_wait(
     assert not [record for record in caplog.records if record.levelno >= logging.WARNING]
 
 
-def test_closing_in_another_thread_ends_the_wait(node: FakeNode) -> None:
-    with make_loader(node) as loader:
-        kept = hold_back(node)
-        helper = threading.Thread(
-            target=lambda: (node.wait_until(lambda: kept, "no request"), loader.close())
-        )
-        helper.start()
-        with pytest.raises(ConfigError, match=r"was closed in the meantime|is closed"):
-            next(iter(loader))
-        helper.join()
-        node.wait_until(lambda: node.count(Bye) == 1, "no Bye")
-
-
 # Room for ZeroMQ contexts
 
 

@@ -4,7 +4,6 @@ import logging
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -116,24 +115,6 @@ def test_a_client_that_cannot_claim_slots_gets_copies_and_logs_the_reason(
     text = f"{daemon.endpoints[0]}: batches are copied over the socket: {after.copied_because} ("
     assert [line.startswith(text) for line in warnings] == [True], warnings
     assert daemon.counters()["batches_lent"] == before
-
-
-@pytest.mark.parametrize(
-    "settings",
-    [
-        {"split": "val", "world_size": 4, "rank": 3},
-        {"recipe": {"resize_size": 36, "packing": "int8-hwc-rgbx"}},
-    ],
-)
-def test_ranks_of_an_evaluation_and_other_packings_are_lent_too(
-    daemon: Daemon, settings: dict[str, Any]
-) -> None:
-    with (
-        make_loader(daemon.endpoints[0], **settings) as lent,
-        make_loader(daemon.endpoints[1], **settings) as copied,
-    ):
-        assert [digest(a) for a in lent] == [digest(b) for b in copied]
-        assert lent.statistics().copied_because is None
 
 
 def test_one_slot_is_enough(packed: Path, tmp_path: Path) -> None:

@@ -112,26 +112,6 @@ def test_a_list_that_changes_during_an_epoch_changes_no_byte(
     assert taker.taken == undisturbed
 
 
-def test_a_third_daemon_replaces_one_that_drains_and_one_that_dies(
-    packed: Path, tmp_path: Path, undisturbed: list[str]
-) -> None:
-    binds = [f"ipc://{tmp_path}/{name}" for name in "ab"]
-    with one_worker(packed, binds[1]) as other:
-        with one_worker(packed, binds[0]) as first, Taker(binds, 2) as taker:
-            taker.take(6)
-            assert first.stop()[0] == 0
-            taker.take(12)
-            with one_worker(packed, binds[0]) as successor:
-                taker.wait_for(2)
-                taker.take(18)
-                assert successor.counters()["batches"] > 0
-                other.process.kill()
-                taker.take(BATCHES)
-                taker.wait_for(1)
-        other.wait_gone()
-    assert taker.taken == undisturbed
-
-
 @pytest.mark.skipif(len(CPUS) < 2, reason="needs a CPU for each of two nodes")
 def test_any_node_process_leads_to_all_of_its_host(
     packed: Path, tmp_path: Path, undisturbed: list[str]

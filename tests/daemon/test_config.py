@@ -4,8 +4,6 @@ import dataclasses
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from feeder.daemon.config import (
     COMMAND_LINE,
@@ -211,19 +209,6 @@ def test_other_addresses_of_the_metrics_are_refused_in_one_line(text: str) -> No
     with pytest.raises(ConfigError, match=r"^metrics: ") as caught:
         parse_metrics_address(text)
     assert "\n" not in str(caught.value)
-
-
-SIZES = st.integers(0, 1 << 46) | st.builds(
-    lambda count, factor: count * factor,
-    st.integers(0, 5000),
-    st.sampled_from([10**3, 10**6, 10**8, 10**9, 1 << 10, 1 << 20, 1 << 30]),
-)
-
-
-@given(SIZES)
-def test_a_shown_size_is_read_as_the_same(size_bytes: int) -> None:
-    text = format_size(size_bytes)
-    assert (parse_size(text) if isinstance(text, str) else text) == size_bytes
 
 
 @pytest.mark.parametrize(

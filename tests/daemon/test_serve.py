@@ -102,19 +102,6 @@ def test_a_recipe_out_of_range_is_refused_with_its_field(daemon: Daemon) -> None
         assert "batch_size" in answer.message
 
 
-def test_another_protocol_version_is_refused(daemon: Daemon) -> None:
-    version = PROTOCOL_VERSION - 1
-    with RawClient(daemon.endpoint) as client:
-        client.socket.send(MAGIC + bytes([version]) + b"\x80")
-        answer = client.receive()
-        assert isinstance(answer, Refused)
-        assert answer.code == "version"
-        assert answer.message == (
-            f"the peer uses protocol version {version}, this feeder {PROTOCOL_VERSION}: install "
-            "the same feeder version on both sides"
-        )
-
-
 def test_garbage_is_dropped_and_counted_and_the_daemon_lives(
     daemon: Daemon, dataset: Dataset
 ) -> None:

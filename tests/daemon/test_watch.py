@@ -2,8 +2,6 @@
 
 import msgspec
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from feeder.daemon.watch import (
     HISTORY_S,
@@ -20,7 +18,6 @@ from feeder.metrics.report import (
     NodeReport,
     NodeState,
 )
-from feeder.process.log_lines import counters
 
 
 class Machine:
@@ -64,15 +61,6 @@ def snapshot(at_s: float, images: int = 0, *, number: int = 0, pid: int = 50) ->
         images=images,
         workers=(WorkerRecord(number=0, pid=51, state="busy", busy_s=images / 200),),
     )
-
-
-def test_lines_of_the_supervisor_s_own_log_are_counted(machine: Machine) -> None:
-    watch = watch_of(machine)
-    counters.log_lines_dropped += 2
-    counters.log_lines_limited += 7
-    report = watch.turn([READY])
-    counted = (report.log_lines_dropped, report.log_lines_limited)
-    assert counted == (counters.log_lines_dropped, counters.log_lines_limited)
 
 
 def test_rates_are_over_the_last_ten_seconds(machine: Machine) -> None:
@@ -168,21 +156,3 @@ def test_the_warnings_of_the_start_are_in_every_report(machine: Machine) -> None
     assert len(warnings) == 64
     report = msgspec.msgpack.encode(watch.report)
     assert msgspec.msgpack.decode(report, type=HostReport) == watch.report
-
-
-@given(
-    st.lists(
-        st.tuples(st.floats(0, 20), st.integers(0, 1000), st.integers(1, 2)),
-        max_size=30,
-    )
-)
-def test_any_snapshots_give_a_report_with_a_verdict(
-    steps: list[tuple[float, int, int]],
-) -> None:
-    machine = Machine()
-    watch = watch_of(machine)
-    for passed_s, images, pid in steps:
-        machine.now_s += passed_s
-        watch.take(snapshot(machine.now_s, images, pid=pid))
-        report = watch.turn([READY])
-        assert msgspec.msgpack.decode(msgspec.msgpack.encode(report), type=HostReport) == report

@@ -77,26 +77,6 @@ def test_every_sample_decodes_to_its_source_file(
     assert len(names) == _IMAGES
 
 
-def test_records_come_in_the_order_of_the_ids(dataset: Dataset) -> None:
-    ids = _all_ids(dataset)
-    records = dataset.read_records(ids)
-    shuffled = np.random.Generator(np.random.Philox(0)).permutation(ids)
-    assert records.dtype == RECORD
-    assert np.array_equal(dataset.read_records(shuffled), records[shuffled])
-    assert len(dataset.read_records(ids[:0])) == 0
-
-
-def test_single_ids_are_located_as_by_the_layout(dataset: Dataset) -> None:
-    shards, rows = dataset.layout.locate(_all_ids(dataset))
-    for sample, where in enumerate(zip(shards.tolist(), rows.tolist(), strict=True)):
-        assert dataset._locate(sample) == where
-    for outside in (-1, _IMAGES):
-        with pytest.raises(IndexError, match=r"not within 0 \.\. 22"):
-            dataset.describe(outside)
-        with pytest.raises(IndexError):
-            dataset.read_records(np.array([outside]))
-
-
 def test_open_shards_are_bounded_and_closed(packed: tuple[Path, Path]) -> None:
     process = psutil.Process()
     before = process.num_fds()

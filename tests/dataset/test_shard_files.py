@@ -22,10 +22,8 @@ from tests.support.synthetic_sets import (
     FLOATS,
     INDEX,
     MULTI,
-    Sample,
     expected_rows,
     write_labelled,
-    write_set,
 )
 
 WIDE = LabelSpec(kind="float", width=1500)  # a row of 6,000 bytes: over several blocks
@@ -77,13 +75,6 @@ def test_shard_reads_back_as_written(shard: Path) -> None:
             assert not reader.holds_blob(*outside), outside
     reader.close()
     reader.close()
-
-
-def test_index_is_under_half_a_percent_of_images_of_usual_size(tmp_path: Path) -> None:
-    tiled = tile_jpeg(encoded(image(500, 400), quality=93), 32)
-    samples = [Sample(name=f"n01440764/{number}.JPEG", tiled=tiled) for number in range(10)]
-    size_bytes = write_set(tmp_path, samples, shards=1).shards[0].bytes
-    assert size_bytes - 10 * len(tiled.blob) < 0.005 * size_bytes
 
 
 def test_unfinished_shard_leaves_no_file(tmp_path: Path) -> None:

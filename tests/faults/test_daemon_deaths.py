@@ -73,30 +73,6 @@ def test_stopped_client_delays_no_other_and_its_memory_is_bounded(
         wait_until(lambda: daemon.counters()["slots_committed_bytes"] == 0, "its slots are free")
 
 
-def test_socket_file_of_a_killed_daemon_is_replaced(packed: Path, tmp_path: Path) -> None:
-    bind = f"ipc://{tmp_path}/s"
-    with serve(packed, bind=bind) as daemon:
-        daemon.node.suspend()  # else it may see the channel end before it is killed, and clean up
-        daemon.process.kill()
-        daemon.wait_gone()
-    assert (tmp_path / "s").exists()
-    with serve(packed, bind=bind) as daemon:
-        assert daemon.counters()["batches"] == 0
-        daemon.stop()
-    assert not (tmp_path / "s").exists()
-
-
-def test_a_node_process_is_replaced_once_the_supervisor_has_descriptors(packed: Path) -> None:
-    with serve(packed) as daemon:
-        supervisor = psutil.Process(daemon.process.pid)
-        before = supervisor.rlimit(psutil.RLIMIT_NOFILE)
-        supervisor.rlimit(psutil.RLIMIT_NOFILE, (supervisor.num_fds(), before[1]))
-        daemon.node.kill()
-        daemon.wait_line("node process 0 cannot be started: .*; trying again in ")
-        supervisor.rlimit(psutil.RLIMIT_NOFILE, before)
-        daemon.wait_line("node process 0 serves again")
-
-
 @pytest.mark.parametrize(
     ("module", "code", "message"),
     [

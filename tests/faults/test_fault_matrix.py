@@ -115,14 +115,6 @@ def test_killed_client_leaves_no_trace(scene: Scene, phase: str) -> None:
     leave(phase, scene, held)
 
 
-def test_client_killed_while_it_starts_affects_no_other(scene: Scene) -> None:
-    with Client() as client:
-        client.open(scene.service.endpoint)
-        scene.service.await_counters(sessions=2)
-    scene.survivor.take(EPOCH + 1)
-    scene.check_no_trace()
-
-
 def act_in(phase: str, scene: Scene, act: Callable[[], None]) -> psutil.Process | None:
     """Bring the feeder into a phase and act on its processes; return what ``enter`` returns.
 

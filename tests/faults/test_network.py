@@ -92,13 +92,6 @@ def test_client_waits_for_a_stalled_network(proxy: TcpProxy, undisturbed: list[s
         assert loader.statistics().reconnects == 0
 
 
-def test_slow_network_changes_no_byte(proxy: TcpProxy, undisturbed: list[str]) -> None:
-    proxy.delay(0.02)
-    with make_loader(proxy.endpoint) as loader:
-        assert take(loader) == undisturbed
-        assert loader.statistics().reconnects == 0
-
-
 def test_partial_message_is_discarded(daemon: Daemon, proxy: TcpProxy) -> None:
     """Cut after some pieces of a chunk have arrived."""
     with make_loader(daemon.endpoint, **LARGE) as loader:

@@ -1,4 +1,4 @@
-"""A dataset on disk: manifest, shard header, whole shards, decoded and verified."""
+"""A dataset on disk: manifest and whole shards, decoded and verified."""
 
 import contextlib
 import hashlib
@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from feeder.dataset.format import HEADER_BYTES, RECORD, ShardHeader, checksum, decode_header
+from feeder.dataset.format import HEADER_BYTES, RECORD, checksum, decode_header
 from feeder.dataset.manifest import Manifest, ShardEntry, canonical_json, decode_manifest
 from feeder.dataset.opened import Dataset
 from feeder.dataset.writer import ShardWriter
@@ -137,20 +137,6 @@ def _hold_manifest(manifest: Manifest, data: bytes) -> bool:
 # --- Shards -------------------------------------------------------------------------------------
 
 
-def _header_bytes(rng: random.Random) -> bytes:
-    header = mutate_bytes(rng, rng.choice(_shards())[0][:HEADER_BYTES])
-    return _rehashed_header(header) if rng.random() < 0.8 else header
-
-
-def _rehashed_header(header: bytes) -> bytes:
-    return header[:56] + checksum(header[:56]).to_bytes(8, "little") + header[64:]
-
-
-def _hold_header(header: ShardHeader, data: bytes) -> None:
-    assert header.encode() == data[:HEADER_BYTES]
-    assert header.file_bytes >= header.records_offset + 64 * header.samples
-
-
 @dataclass(frozen=True)
 class DamagedShard:
     """A shard file, its manifest, and the recipe to read it with."""
@@ -267,12 +253,6 @@ TARGETS = (
         _manifest_bytes,
         reads(lambda data: decode_manifest(data, "manifest.json"), DatasetError, _hold_manifest),
         30_000,
-    ),
-    Target(
-        "shard-header",
-        _header_bytes,
-        reads(lambda data: decode_header(data, "shard"), DatasetError, _hold_header),
-        40_000,
     ),
     Target(
         "shard-read",

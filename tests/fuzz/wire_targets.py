@@ -1,4 +1,4 @@
-"""Input from sockets: frames of clients and nodes, slot claims, conversations."""
+"""Input from sockets: frames of clients and nodes, slot claims."""
 
 import random
 from collections.abc import Callable
@@ -8,8 +8,6 @@ import msgspec
 
 from feeder.errors import ProtocolError
 from feeder.plan.labels import LabelSpec
-from feeder.session.admission import HelloReceived
-from feeder.session.events import Event, MessageReceived, OpenSlots, PeerGone, SlotsOpened
 from feeder.wire.claim import decode_answer, decode_claim, encode_answer, encode_claim
 from feeder.wire.messages import (
     MAGIC,
@@ -37,7 +35,7 @@ from feeder.wire.messages import (
 )
 from tests.fuzz.mutate import mutate_bytes, mutate_value
 from tests.fuzz.target import Target, reads
-from tests.support.session_shell import Shell, recipe
+from tests.support.session_shell import recipe
 
 PREFIX = MAGIC + bytes([PROTOCOL_VERSION])
 
@@ -158,59 +156,8 @@ def _check_packet(packet: bytes) -> bool:
     return sum(check(packet) for check in checks) > 0
 
 
-def _conversation(rng: random.Random) -> list[tuple[bytes, bytes]]:
-    """Return frames of up to three peers; session numbers are small, so that many match."""
-    frames: list[tuple[bytes, bytes]] = []
-    for _ in range(rng.randint(2, 12)):
-        fields = msgspec.to_builtins(rng.choice(CLIENT_MESSAGES))
-        if "session" in fields:
-            fields["session"] = rng.randrange(4)
-        if "want" in fields:
-            keys = [[rng.randrange(2), rng.randrange(16)] for _ in range(rng.randrange(6))]
-            fields |= {"want": keys, "release": keys[: rng.randrange(3)]}
-        if rng.random() < 0.4:
-            fields = mutate_value(rng, fields, edits_max=1)
-        frames.append((rng.choice((b"a", b"b", b"c")), PREFIX + _pack(fields)))
-    return frames
-
-
-def _check_conversation(frames: list[tuple[bytes, bytes]]) -> bool:
-    """Sessions stay within their limits and replies can be encoded, whatever is received."""
-    table, limits = (shell := Shell()).table, shell.limits
-    accepted = False
-    for number, (peer, frame) in enumerate(frames):
-        try:
-            message = decode_from_client(frame)
-        except ProtocolError:
-            continue
-        match message:
-            case Hello():
-                event: Event = HelloReceived(number, peer, message, 1 << 30)
-            case Request() | Ping() | Bye():
-                event = MessageReceived(peer, message)
-            case _:
-                continue
-        waiting = list(table.handle(event, now_s=float(number)))
-        while waiting:
-            instruction = waiting.pop(0)
-            if isinstance(instruction, OpenSlots):
-                accepted = True
-                waiting += table.handle(
-                    SlotsOpened(instruction.session.number), now_s=float(number)
-                )
-            elif hasattr(instruction, "message"):
-                encode(instruction.message)
-        assert table.sessions.used.slots_bytes <= limits.slots_bytes
-        assert len(table.sessions.open) <= limits.sessions_max
-    for peer in (b"a", b"b", b"c"):
-        table.handle(PeerGone(peer), now_s=float(len(frames)))
-    assert len(table.sessions.open) == 0
-    return accepted
-
-
 TARGETS = (
     Target("client-frame", lambda rng: _frame(rng, CLIENT_MESSAGES), check_client_frame, 160_000),
     Target("node-frame", lambda rng: _frame(rng, NODE_MESSAGES), check_node_frame, 110_000),
     Target("slot-claim", _packet, _check_packet, 60_000),
-    Target("conversation", _conversation, _check_conversation, 40_000),
 )

@@ -1,15 +1,12 @@
 """`feeder.host.load`: the kernel's counters of a machine's load."""
 
 import os
-import tempfile
 import threading
 from pathlib import Path
 
 import msgspec
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from feeder.host.load import read_load
 from feeder.host.memory_bandwidth import measure_copy_bandwidth
@@ -74,25 +71,6 @@ def test_cgroup_v1_counts_throttled_nanoseconds(tmp_path: Path) -> None:
     files = cgroup_v1("/pod", {"pod": (100_000, 100_000)})
     files["sys/fs/cgroup/cpu,cpuacct/pod/cpu.stat"] = "nr_throttled 1\nthrottled_time 1500000000"
     assert read(write_tree(tmp_path, files)).throttled_s == 1.5
-
-
-KERNEL_WORDS = st.sampled_from(
-    [
-        *(b"cpu0", b"cpu1", b"some", b"total=", b"avg10=0.00", b"throttled_usec", b"\n", b" "),
-        *(b"throttled_time", b"workingset_refault_file", b"7", b"99999999999999999999", b"-3"),
-    ]
-)
-
-
-@given(st.one_of(st.binary(max_size=200), st.lists(KERNEL_WORDS, max_size=40).map(b"".join)))
-def test_garbage_gives_a_load_that_a_report_can_hold(data: bytes) -> None:
-    with tempfile.TemporaryDirectory() as folder:
-        root = write_tree(Path(folder), cgroup_v2("/", {}))
-        for name in ("proc/stat", "proc/vmstat", "proc/pressure/io", "sys/fs/cgroup/cpu.stat"):
-            (root / name).parent.mkdir(parents=True, exist_ok=True)
-            (root / name).write_bytes(data)
-        garbage = read(root)
-    assert msgspec.msgpack.decode(msgspec.msgpack.encode(garbage), type=HostLoad) == garbage
 
 
 # The probe of memory bandwidth

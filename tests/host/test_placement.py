@@ -183,16 +183,6 @@ def test_memory_that_cannot_be_bound_is_a_warning(
     assert message in (apply_placement(ours(memory_node=node)) or "")
 
 
-def test_placement_imports_nothing_heavy() -> None:
-    """A node process pins itself before it touches memory, so the imports must be few."""
-    printed = run_here(
-        "import sys, feeder.host.topology; "
-        "heavy = {'numpy', 'zmq', 'msgspec', 'psutil', 'PIL', 'torch', 'xxhash'}; "
-        "print(sorted(heavy & set(sys.modules)))"
-    )
-    assert printed == "[]"
-
-
 NUMA_MAPS = """\
 55aa00000000 bind:1 file=/usr/bin/python3.11 mapped=3 N0=3 kernelpagesize_kB=4
 55aa00010000 bind:1 file=/usr/bin/python3.11 anon=5 dirty=5 N1=5 kernelpagesize_kB=4
@@ -246,17 +236,6 @@ def test_own_pages_elsewhere_are_counted(monkeypatch: pytest.MonkeyPatch) -> Non
     assert (two.pages, two.pages_on_node) == (2 * check.pages, 2 * check.pages_on_node)
     check = check_placement([os.getpid()], ours())
     assert check.pages_on_node == check.pages
-
-
-def test_missing_numa_maps_are_reported(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(*_: object) -> str:
-        raise PermissionError
-
-    monkeypatch.setattr(Path, "read_text", refuse)
-    check = check_placement([os.getpid()], ours(memory_node=0))
-    assert not check.readable
-    table = format_table([ours(memory_node=0)], given_cpus(range(8)), {0: check})
-    assert "not readable" in table[1]
 
 
 def test_table_shows_placements_and_checks(tmp_path: Path) -> None:

@@ -9,14 +9,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from feeder.jpeg import _native
 from feeder.jpeg.crop_decode import check_blob, rebuild_jpeg
 from feeder.jpeg.decode import VERSIONS
-from feeder.jpeg.recode import TILE_WIDTHS_PX, tile_jpeg
+from feeder.jpeg.recode import tile_jpeg
 from tests.exact.windows import Window, expected_pixels, own_pixels, whole_window
 from tests.support.blobs import ABSENT, CLASSES, ZIGZAG, Blob, BlockClass, Blocks, low_bits_of
 from tests.support.coefficient_jpegs import FACTORS, header_of, mcu_grid, size_px
-from tests.support.jpegs import SAMPLINGS, encode, picture
+from tests.support.jpegs import encode, picture
 
 LOW_BITS_MAX = 7
 ROW_BITS_MAX = 50
@@ -307,21 +306,3 @@ def test_segments_that_packing_does_not_write_are_refused(marker: int, before: b
     at = tiled.blob.index(before)
     crafted = tiled.blob[:at] + bytes([0xFF, marker]) + body + tiled.blob[at:]
     assert_refused(crafted, whole_window(tiled))
-
-
-@pytest.mark.parametrize("sampling", [*SAMPLINGS, "grey"])
-def test_tiles_of_any_width_have_64_blocks_at_most(sampling: str) -> None:
-    """The binding bounds the width, whoever calls it."""
-    source = encode(picture(1100, 20), sampling)
-    widest, *_ = _native.tile_jpeg(source, 1024)
-    *_, mcu_width_px, _, tile_mcus = check_blob(widest)
-    assert tile_mcus * mcu_width_px >= max(TILE_WIDTHS_PX)
-    for portable in (False, True):
-        assert _native.tile_jpeg(source, 2**32 - 1, portable)[0] == widest
-
-
-def test_a_header_of_a_megabyte_is_read() -> None:
-    """A header may have any number of segments that decoding ignores."""
-    blob, window = valid()
-    comment = b"\xff\xfe\xff\xff" + bytes(65_533)
-    check_everywhere(replace(blob, header=blob.header[:2] + 16 * comment + blob.header[2:]), window)

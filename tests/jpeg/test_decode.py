@@ -7,7 +7,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, get_args
+from typing import get_args
 
 import numpy as np
 import pytest
@@ -36,34 +36,6 @@ def test_every_decoder_is_named_with_the_version_that_this_cpu_runs() -> None:
 
 
 JFIF = tile_jpeg(encode(picture(40, 24)), 16)
-BLOB = np.zeros(len(JFIF.blob) + READ_SLACK_BYTES, np.uint8)
-BLOB[: len(JFIF.blob)] = np.frombuffer(JFIF.blob, np.uint8)
-OUT = np.zeros(160 * 24, np.uint8)
-ARGUMENTS: dict[str, Any] = {
-    "blob": BLOB,
-    "blob_bytes": len(JFIF.blob),
-    "window": whole_window(JFIF),
-    "scale": 1,
-    "stride_bytes": 160,
-    "out": OUT,
-    "version": None,
-}
-WRONG: dict[str, dict[str, list[Any]]] = {
-    "this CPU has no version sse9": {"version": ["sse9"]},
-    "256 readable bytes must follow the blob": {
-        "blob": [BLOB[:-1]],
-        "blob_bytes": [len(JFIF.blob) + 1, -1, sys.maxsize, sys.maxsize - READ_SLACK_BYTES + 1],
-    },
-    "the scale must be 1, 2, 4 or 8": {"scale": [0, 3]},
-    "the window must be of 1 to 65535 pix": {
-        "window": [whole_window(JFIF)._replace(width=0), whole_window(JFIF)._replace(height=65_536)]
-    },
-    "the output must hold height rows of the stride": {
-        "stride_bytes": [159, 161, -160, sys.maxsize],
-        "out": [OUT[:-1]],
-    },
-}
-"""Arguments by the error that they raise."""
 
 
 def test_naming_a_decoder_loads_no_library() -> None:
@@ -199,24 +171,6 @@ def test_a_window_that_is_not_in_the_image_is_refused() -> None:
         for value in values:
             other = window._replace(**{field: value})
             assert all(own_or_none(tiled, other, version) is None for version in VERSIONS), other
-
-
-@pytest.mark.parametrize("message", WRONG)
-def test_wrong_arguments_are_refused_in_a_line(message: str) -> None:
-    assert decode_window(**ARGUMENTS)
-    for name, values in WRONG[message].items():
-        for value in values:
-            with pytest.raises(ValueError, match=message) as refused:
-                decode_window(**(ARGUMENTS | {name: value}))
-            assert "\n" not in str(refused.value)
-
-
-def test_an_output_that_cannot_be_written_is_refused() -> None:
-    read_only = np.zeros(160 * 24, np.uint8)
-    read_only.setflags(write=False)
-    with pytest.raises((BufferError, TypeError, ValueError)):
-        decode_window(**(ARGUMENTS | {"out": read_only}))
-    assert not read_only.any()
 
 
 def test_threads_decode_at_once() -> None:

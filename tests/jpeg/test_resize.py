@@ -112,35 +112,6 @@ def test_the_fastest_version_that_the_cpu_has_is_the_default() -> None:
     assert version_beside(None) == version_beside(decode.VERSIONS[-1]) == VERSIONS[-1]
 
 
-FLAT = np.zeros(8 * 8 * 4 + SLACK_BYTES, np.uint8)
-OUT = np.empty((4, 4, 3), np.int8)
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"box": (-0.1, 0, 8, 8)}, "box"),
-        ({"box": (0, 0, 8.1, 8)}, "box"),
-        ({"box": (0, 4, 8, 4)}, "box"),
-        ({"box": (5, 0, 4, 8)}, "box"),
-        ({"box": (0, 0, float("nan"), 8)}, "box"),
-        ({"picture": FLAT[:-1]}, "picture"),
-        ({"out": OUT[:3]}, "output"),
-        ({"out": np.empty((4, 4, 5), np.int8)}, "output"),
-        ({"version": "sse9"}, "version sse9"),
-    ],
-)
-def test_wrong_arguments_are_refused(change: dict[str, Any], message: str) -> None:
-    plain = {"picture": FLAT, "box": (0, 0, 8, 8), "out": OUT, "version": None}
-
-    def resize(picture: Any, box: Any, out: Any, version: Any) -> None:
-        resize_pack(picture, 32, 8, 8, box, mirrored=False, out=out, version=version)
-
-    resize(**plain)
-    with pytest.raises(ValueError, match=message):
-        resize(**plain | change)
-
-
 def test_the_bench_names_every_version_beside_pillow(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["resize", "--crops", "9", "--rounds", "2"]) == 0
     table = capsys.readouterr().out

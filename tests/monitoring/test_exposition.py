@@ -173,23 +173,6 @@ def test_values(report: HostReport, values: list[tuple[str, dict[str, str], floa
         assert value(found, name, **labels) == pytest.approx(expected), (name, labels)
 
 
-def test_waits_of_one_process_add_up_and_those_of_several_are_averaged() -> None:
-    clients = client("t pid 1", 1000, waited_s=2.0), client("t pid 2", 1000, waited_s=4.0)
-    before = node_snapshot(90.0, clients=(client("t pid 1", 0), client("t pid 2", 0)))
-    now = node_snapshot(100.0, clients=clients)
-    node = NodeReport(number=0, state="ready", now=now, before=before)
-    assert value(series(host_report(node)), "client_wait_ratio", client="t") == pytest.approx(0.3)
-    twin = msgspec.structs.replace(
-        node,
-        number=1,
-        now=msgspec.structs.replace(now, number=1),
-        before=msgspec.structs.replace(before, number=1),
-    )
-    found = series(host_report(node, twin))
-    assert value(found, "client_wait_ratio", client="t") == pytest.approx(0.6)
-    assert value(found, "wait_ratio") == pytest.approx(0.6)
-
-
 def test_the_number_of_clients_is_bounded() -> None:
     nodes = []
     for number in range(3):
@@ -271,18 +254,6 @@ def test_the_format_is_the_one_that_is_asked_for(accept: str, content_type: str)
     assert {"feeder_images", "feeder_verdict"} <= names
 
 
-def test_a_report_is_rendered_twice_at_most_whatever_is_asked_for() -> None:
-    exposition, report = Exposition(), busy_report()
-    texts = [
-        exposition.render(report, f"{kind}; version=1.{number}; escaping={escaping}")[0]
-        for kind in ("application/openmetrics-text", "text/plain")
-        for number in range(50)
-        for escaping in ("dots", "values", "underscores")
-    ]
-    assert len({id(text) for text in texts}) == 2
-    assert exposition.render(busy_report(200.0))[0] is not exposition.render(report)[0]
-
-
 def test_jobs_have_totals_and_those_without_a_place_are_one() -> None:
     jobs = tuple(
         JobRecord(name=name, account=account, images=256 * n, batches=n, worker_s=0.5 * n)
@@ -305,16 +276,3 @@ def test_a_successor_takes_the_place_and_the_others_keep_theirs() -> None:
     assert take_places(places, [1, 2, 3]) == [0, 1, 2]
     assert take_places(places, [1, 3, 4]) == [0, 2, 1]
     assert take_places(places, [3, 4, 5]) == [2, 1, 0]
-
-
-@given(
-    alive=st.lists(st.lists(st.integers(1, 40), unique=True, max_size=8), min_size=1, max_size=20)
-)
-def test_places_are_different_kept_and_bounded(alive: list[list[int]]) -> None:
-    places, before = list[int](), dict[int, int]()
-    for workers in alive:
-        taken = dict(zip(workers, take_places(places, workers), strict=True))
-        assert len(set(taken.values())) == len(workers)
-        assert all(taken[worker] == before[worker] for worker in workers if worker in before)
-        assert max(taken.values(), default=0) < 16
-        before = taken

@@ -24,7 +24,7 @@ from feeder.monitoring.server import (
     parse_head,
     read_token,
 )
-from tests.monitoring.reports import busy_report, host_report, node_in
+from tests.monitoring.reports import busy_report
 from tests.support.daemon import DEADLINE_S, wait_until
 
 HOST = "127.0.0.1"
@@ -128,14 +128,6 @@ def test_requests_are_parsed_strictly(start: Start, sent: bytes, status: int) ->
         assert client.recv(4096).startswith(f"HTTP/1.1 {status} ".encode())
 
 
-def test_a_request_may_come_byte_by_byte(start: Start) -> None:
-    with dial(start()) as client:
-        client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        for byte in b"GET /healthz HTTP/1.1\r\n\r\n":
-            client.sendall(bytes([byte]))
-        assert client.recv(4096).startswith(b"HTTP/1.1 200 ")
-
-
 @given(st.binary(max_size=300))
 def test_any_head_is_parsed_or_refused(head: bytes) -> None:
     request = parse_head(head)
@@ -201,24 +193,6 @@ def test_a_request_that_has_arrived_is_answered_among_a_burst_of_idle_clients(ah
         assert scraper.recv(4096).startswith(b"HTTP/1.1 200 ")
 
 
-def test_pages_of_health_say_why(start: Start) -> None:
-    now_s = time.monotonic()
-    server = start(host_report(node_in("hung", since_s=now_s - 5), at_s=now_s))
-    assert ask(server, "/healthz")[:2] == (200, "ok\n"), "others may serve"
-    assert ask(server, "/readyz")[:2] == (503, "node process 0 is hung\n")
-    server = start(host_report(node_in("ready"), at_s=time.monotonic() - 60))
-    status, text, _ = ask(server, "/healthz")
-    assert (status, text[:38]) == (503, "the supervisor has made no report for ")
-
-
-def test_before_there_are_node_processes_pages_say_what_the_daemon_does(start: Start) -> None:
-    server = start()
-    server.health = lambda: "packing d, 34 %, 5 min left"
-    assert ask(server, "/healthz")[:2] == (200, "ok\n")
-    assert ask(server, "/readyz")[:2] == (503, "packing d, 34 %, 5 min left\n")
-    assert "feeder_packing 1.0" in ask(server, "/metrics")[1]
-
-
 def test_a_port_in_use_is_reported(start: Start) -> None:
     server = start()
     with pytest.raises(ResourceError, match=f"cannot listen on {server.address}: Address already"):
@@ -282,8 +256,3 @@ def test_a_token_that_cannot_be_used_is_refused(
     os.chmod(path, mode)
     with pytest.raises(ConfigError, match=problem):
         read_token(path)
-
-
-def test_a_missing_token_is_one_line_with_the_remedy(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="No such file or directory; make one with"):
-        read_token(tmp_path / "none")

@@ -3,7 +3,6 @@
 import os
 import socket
 from collections.abc import Iterator
-from pathlib import Path
 
 import psutil
 import pytest
@@ -97,17 +96,6 @@ def test_burst_of_new_connections_does_not_cut_active_clients(server: Server) ->
     assert server.cut() == {mute}
 
 
-def test_newest_connection_is_cut_where_all_are_active(server: Server) -> None:
-    for index in [server.accept(0.0) for _ in range(3)]:
-        server.record_message(index, 1.0)
-    server.ends.append(socket.socketpair())
-    fd = server.ends[-1][0].fileno()
-    server.connections.opened(fd, "ipc:///s", 1.0)
-    server.record_message(3, 1.0)
-    server.connections.make_room(1.0)
-    assert server.cut() == {3}
-
-
 def test_unfinished_bytes_of_a_connection_are_capped(server: Server) -> None:
     endless, client = server.accept_tcp(), server.accept_tcp()
     server.receive(endless, UNFINISHED + 1)
@@ -140,22 +128,6 @@ def test_message_overhead_is_no_credit_for_an_endless_message(server: Server) ->
     server.receive(endless, UNFINISHED + 1000)
     server.connections.run_due(2.0)
     assert server.cut() == {endless}
-
-
-@pytest.mark.parametrize("is_reused", [False, True])
-def test_ended_connection_counts_no_bytes(server: Server, is_reused: bool) -> None:
-    """libzmq closes connections at any time; a file can then get the number."""
-    server.receive(server.accept_tcp(), UNFINISHED + 1)
-    ours, _ = server.ends[0]
-    number = ours.fileno()
-    ours.close()
-    if is_reused:
-        with Path(os.devnull).open() as file:
-            os.dup2(file.fileno(), number)
-    server.connections.run_due(1.0)
-    assert server.counters.connections_cut == {}
-    if is_reused:
-        os.close(number)
 
 
 @pytest.mark.parametrize("kind", ["too-many", "endless-message"])

@@ -33,7 +33,6 @@ from feeder.wire.messages import (
     Pong,
     Refused,
     Request,
-    Stats,
     Welcome,
     decode_from_node,
     encode,
@@ -215,15 +214,6 @@ def test_connection_that_ends_without_bye_is_lost(host: Host) -> None:
     assert (host.count("sessions_closed"), host.count("sessions_lost")) == (0, 1)
 
 
-def test_counters_show_what_a_dataset_lost() -> None:
-    dataset = "n" * 128
-    loss = "1,234 of 5,000 resized (max side 500)"
-    counters = Host(dataset=dataset, loss=loss).service.counters(0.0)
-    shown = [name for name, value in counters.items() if value == loss]
-    assert shown == [f"dataset.{dataset[:100]}.loss"]
-    decode_from_node(encode(Stats(counters=counters)))
-
-
 def test_clients_get_the_supervisors_report_as_long_as_it_makes_reports(host: Host) -> None:
     host.receive(HostStatsRequest())
     assert host.sent[-1] == HostStats(report=None), "it has made none yet"
@@ -234,14 +224,6 @@ def test_clients_get_the_supervisors_report_as_long_as_it_makes_reports(host: Ho
     host.advance(REPORT_MAX_S + 0.2)
     host.receive(HostStatsRequest())
     assert host.sent[-1] == HostStats(report=None)
-
-
-def test_a_report_that_is_being_written_is_not_read(host: Host) -> None:
-    host.post(report=healthy())
-    host.receive(HostStatsRequest())
-    os.pwrite(host.board, b"new", 200)
-    host.receive(HostStatsRequest())
-    assert host.sent[-2:] == [HostStats(report=healthy())] * 2
 
 
 def test_a_verdict_with_control_characters_is_made_printable(host: Host) -> None:
@@ -278,11 +260,6 @@ def test_the_end_of_a_session_is_logged_with_its_id_and_client(
     assert [(r.levelname, r.getMessage()) for r in caplog.records] == [(level, line)]
     assert vars(caplog.records[0])["session"] == "1a2b3c4d"
     assert vars(caplog.records[0])["client"] == "user 1000"
-
-
-def test_names_that_a_client_gives_move_no_cursor(caplog: pytest.LogCaptureFixture) -> None:
-    log_session_end(make_session(SESSION, "user 1", client="a\u202eb"), "expired", 15.0)
-    assert r"session 1a2b3c4d of a\u202eb (user 1) on d: " in caplog.text
 
 
 @pytest.mark.parametrize(

@@ -175,15 +175,6 @@ def test_the_waits_of_a_processs_sessions_add_up_over_its_one_clock() -> None:
     assert (client.clock_s, client.cpu_s) == (10.0, 4.0)
 
 
-def test_a_session_that_ends_takes_nothing_from_its_client() -> None:
-    book, (one, other) = ClientBook(), open_sessions("a", "a")
-    train([one, other], 1_000_000)
-    before = book.update([one, other], 1.0)
-    train([one], 100)
-    now = book.update([one], 2.0)
-    assert rates(before, now) == {"a": 100.0}
-
-
 def test_more_clients_than_places_are_counted_together() -> None:
     sessions = open_sessions(*(f"c{number}" for number in range(CLIENTS_MAX + 10)))
     for number, session in enumerate(sessions):

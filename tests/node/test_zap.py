@@ -146,17 +146,6 @@ def test_no_client_is_admitted_while_the_list_cannot_be_read(client: ZapClient, 
     assert client.request_later(request(me.raw)) == (b"200", b"me")
 
 
-def test_list_is_checked_once_a_second_at_most(client: ZapClient, path: Path) -> None:
-    me = make_key("me").public()
-    assert client.request(request(me.raw)) == (b"400", b"")
-    path.write_text(format_public_key(me))
-    assert client.request(request(me.raw)) == (b"400", b"")
-    client.now_s = 0.99
-    assert client.request(request(me.raw)) == (b"400", b"")
-    client.now_s = 1.0
-    assert client.request(request(me.raw)) == (b"200", b"me")
-
-
 def test_refusal_is_logged_once_a_minute_for_each_key(
     client: ZapClient, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -170,14 +159,3 @@ def test_refusal_is_logged_once_a_minute_for_each_key(
     client.request(request(one.raw))
     assert len(caplog.messages) == 3
     assert "10.0.0.3" in caplog.messages[2]
-
-
-def test_many_unknown_keys_do_not_fill_the_log(
-    client: ZapClient, caplog: pytest.LogCaptureFixture
-) -> None:
-    caplog.set_level(logging.WARNING)
-    for number in range(1000):
-        client.request(request(number.to_bytes(32, "little")))
-    assert len(caplog.messages) == 64
-    assert all(vars(record)["kind"] is None for record in caplog.records), "no second limit"
-    assert client.counters.clients_refused == {"unknown-key": 1000}

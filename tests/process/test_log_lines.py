@@ -5,7 +5,6 @@ import logging
 import os
 import re
 import select
-from collections import Counter
 from collections.abc import Iterator
 from logging import DEBUG, ERROR, INFO, WARNING
 from typing import Any
@@ -21,7 +20,6 @@ from feeder.process.log_lines import (
     LogFormat,
     LogLimiter,
     counters,
-    cut_lines,
     mark_line,
 )
 from feeder.process.stderr_relay import StderrRelay, is_journal
@@ -165,30 +163,10 @@ def test_marks_reach_the_journal_only(is_journal: bool, output: bytes) -> None:
     assert relayed.close() == output
 
 
-def test_text_without_an_end_is_relayed_at_once_where_there_are_no_marks() -> None:
-    relayed = Relayed(is_journal=False)
-    relayed.write(b"\rpacking 5 %")
-    first = relayed.read()
-    relayed.write(b"\rpacking 6 %\n")
-    assert first + relayed.close() == b"\rpacking 5 %\rpacking 6 %\n"
-
-
 def test_a_line_in_parts_gets_one_mark_and_one_without_an_end_gets_it() -> None:
     relayed = Relayed(is_journal=True)
     relayed.write(b"from ", b"C\n<6>feeder: a\nunfinished")
     assert relayed.close() == b"<4>from C\n<6>feeder: a\n<4>unfinished\n"
-
-
-def test_a_line_that_never_ends_takes_no_more_memory_and_is_cut() -> None:
-    relay = object.__new__(StderrRelay)  # without its thread
-    relay._partial, relay._is_journal, relay.format = b"", False, "json"
-    assert relay._complete(b"first\nx") == b"first\n"
-    for _ in range(8):
-        assert relay._complete(b"x" * 65536) == b""
-        assert len(relay._partial) <= select.PIPE_BUF + 1
-    (piece,) = cut_lines(relay._complete(b"x\n"))
-    assert piece.endswith(" … (cut)\n".encode())
-    assert len(piece) <= select.PIPE_BUF
 
 
 # --- the journal ------------------------------------------------------------------------------
@@ -310,18 +288,3 @@ def test_every_message_is_admitted_or_counted_once(steps: list[tuple[float, str,
             counted += sum(count for count, *_ in limits.take_due(now_s))
     counted += sum(count for count, *_ in limits.take_due(now_s, is_end=True))
     assert admitted + counted == len(steps)
-
-
-@given(STEPS)
-def test_any_interval_has_at_most_twice_the_limit_of_a_kind(
-    steps: list[tuple[float, str, bool]],
-) -> None:
-    limits, now_s = LogLimiter(3, 10), 0.0
-    admitted: list[tuple[float, str]] = []
-    for wait_s, kind, _ in steps:
-        now_s += wait_s
-        if limits.admit(kind, now_s):
-            admitted.append((now_s, kind))
-    for start_s, _ in admitted:
-        within = Counter(kind for at_s, kind in admitted if start_s <= at_s < start_s + 60.0)
-        assert all(count <= 6 for count in within.values())

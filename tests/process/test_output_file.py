@@ -51,10 +51,6 @@ def write_page(path: Path) -> None:
         write_survey(*cast("tuple[Any, Any, Any]", (None,) * 3), path)
 
 
-def interrupt(written: int) -> None:
-    raise KeyboardInterrupt
-
-
 WRITERS: dict[str, Callable[[Path], object]] = {
     "write_output": lambda path: write_output(path, DATA),
     "preview --out": draw,
@@ -190,18 +186,6 @@ def test_a_full_disk_keeps_the_old_file(tmp_path: Path, write: Callable[[Path], 
             write(path)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
-    assert path.read_bytes() == b"old"
-    assert [*tmp_path.iterdir()] == [path]
-
-
-def test_an_interrupted_write_keeps_the_old_file(tmp_path: Path) -> None:
-    path = tmp_path / "file"
-    path.write_bytes(b"old")
-    with (
-        pytest.raises(KeyboardInterrupt),
-        replace_file(path) as file,
-    ):
-        interrupt(file.write(b"new"))
     assert path.read_bytes() == b"old"
     assert [*tmp_path.iterdir()] == [path]
 

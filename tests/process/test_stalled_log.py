@@ -6,7 +6,6 @@ import os
 import pty
 import re
 import signal
-import socket
 import subprocess
 import termios
 import threading
@@ -47,15 +46,6 @@ def full_pipe() -> Iterator[tuple[int, int]]:
     yield reader, writer
     for end in (reader, writer):
         os.close(end)
-
-
-@contextlib.contextmanager
-def full_socket() -> Iterator[tuple[int, int]]:
-    """A stream socket, as the journal's is."""
-    reader, writer = socket.socketpair()
-    with reader, writer:
-        fill(writer.fileno())
-        yield reader.fileno(), writer.fileno()
 
 
 @contextlib.contextmanager
@@ -146,7 +136,7 @@ def replace_a_worker(daemon: UnreadDaemon, dataset: Dataset) -> None:
         client.bye()
 
 
-@pytest.mark.parametrize("make", [full_pipe, full_socket, stopped_terminal])
+@pytest.mark.parametrize("make", [full_pipe, stopped_terminal])
 def test_unread_stderr_and_stdout_do_not_stop_the_daemon(
     make: Callable[[], contextlib.AbstractContextManager[tuple[int, int]]],
     dataset: Dataset,

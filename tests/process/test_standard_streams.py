@@ -59,11 +59,6 @@ def test_full_standard_output_is_one_line_and_a_status(
         assert (tmp_path / "made").exists(), "the work is done"
 
 
-def test_messages_to_a_full_standard_error_are_dropped(packed: Path, tmp_path: Path) -> None:
-    done = in_shell("$F 2>/dev/full", *run_of("pack", packed, tmp_path))
-    assert (done.returncode, bool(done.stdout), done.stderr) == (0, True, "")
-
-
 @pytest.mark.parametrize(("name", "unbuffered"), [("pack", ""), ("verify", "1"), ("help", "1")])
 def test_closed_pipe_ends_a_command_silently(
     name: str, unbuffered: str, packed: Path, tmp_path: Path
@@ -134,9 +129,3 @@ def test_relative_paths_in_a_deleted_folder_are_one_line(
     assert done.returncode in (2, 3, 4)
     assert done.stderr.startswith("feeder: error: ")
     assert len(done.stderr.splitlines()) == 1, done.stderr
-
-
-def test_absolute_paths_work_in_a_deleted_folder(packed: Path, tmp_path: Path) -> None:
-    script = "mkdir gone && cd gone && rmdir ../gone && $F"
-    done = in_shell(script, *run_of("pack", packed, tmp_path), cwd=tmp_path)
-    assert done.returncode == 0, done.stderr

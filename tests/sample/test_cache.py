@@ -13,9 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from feeder.dataset.format import shard_name
 from feeder.dataset.opened import Dataset
-from feeder.dataset.proven_shard import ProvenShard
 from feeder.errors import DatasetError
 from feeder.jpeg.recode import Subsampling
 from feeder.node.datasets import measure_pictures
@@ -24,7 +22,7 @@ from feeder.plan.packing import Packing
 from feeder.plan.recipe import Interpolation, Recipe
 from feeder.sample.cache import DecodedPictures, PackedRows, part_of, repeats_every_epoch
 from feeder.sample.cache_file import DecodedCache
-from feeder.sample.cache_plan import DecodedSize, FillAllowance, aligned_bytes, plan_cache
+from feeder.sample.cache_plan import FillAllowance, plan_cache
 from feeder.sample.reader import SampleReader
 from tests.support.rows import make_rows, pack_every_kind
 
@@ -146,21 +144,6 @@ def test_the_bytes_of_pixels_that_move_are_counted(dataset: Dataset) -> None:
     sides = np.minimum(records["width"], records["height"]).astype(int)
     assert 4 * int((sides**2).sum()) <= read <= filled
     cache.close()
-
-
-def test_large_images_have_room_for_an_entry_of_every_scale(tmp_path: Path) -> None:
-    """Four for each image: more entries than images times two."""
-    with Dataset.open(pack_every_kind(tmp_path, [(96, 96 + at) for at in range(6)])) as large:
-        cache = create(large)
-        ids = np.arange(large.layout.samples)
-        for scale in (1, 2, 4, 8):
-            recipe = recipe_of(image_size=96 // scale, scale=(1, 1), ratio=(1, 1))
-            assert set(_scales_of(large, recipe, ids, 0)) == {scale}
-            cached = eager(cache, large, recipe)
-            assert_equal(cached, ids)
-            assert cached.cache_counts[:3] == (0, len(ids), len(ids))
-        assert 2 * cache.entries <= cache.plan.entries, "searching takes few probes"
-        cache.close()
 
 
 def _scales_of(dataset: Dataset, recipe: Recipe, ids: NDArray[np.int64], epoch: int) -> list[int]:
@@ -310,34 +293,6 @@ def test_failed_decoding_releases_the_claim(
     make_rows(reader, turbojpegs)
     assert cache.entries == 1
     cache.close()
-
-
-def test_a_datasets_decoded_size_is_that_of_its_records(dataset: Dataset) -> None:
-    records = dataset.read_records(np.arange(dataset.layout.samples))
-    sizes = [aligned_bytes(4 * int(record["width"]) * int(record["height"])) for record in records]
-    assert measure_pictures(dataset) == DecodedSize(
-        samples=len(sizes), picture_bytes=sum(sizes) / len(sizes)
-    )
-
-
-def test_damaged_shard_is_opened_once_for_the_decoded_size(
-    damaged: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    shard = damaged / shard_name(0)
-    content = bytearray(shard.read_bytes())
-    content[-1] ^= 1  # of its names
-    shard.write_bytes(content)
-    opened: list[int] = []
-
-    class Watched(ProvenShard):
-        def __init__(self, folder: Path, entry: Any, number: int, *rest: Any, **more: Any) -> None:
-            opened.append(number)
-            super().__init__(folder, entry, number, *rest, **more)
-
-    monkeypatch.setattr("feeder.dataset.opened.ProvenShard", Watched)
-    with Dataset.open(damaged) as dataset:
-        assert measure_pictures(dataset).picture_bytes > 0
-    assert opened == [0]
 
 
 def test_packed_rows_are_copied_and_not_decoded(dataset: Dataset) -> None:

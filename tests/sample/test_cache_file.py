@@ -101,19 +101,6 @@ def test_plan_never_exceeds_its_budget(budget: int, sizes: list[DecodedSize]) ->
     assert 0 < plan.row_share("0", sizes[0].samples, 100) <= 1 or plan.dataset_bytes["0"] == 0
 
 
-def test_imagenet_is_planned_as_expected() -> None:
-    size = DecodedSize(samples=1_281_167, picture_bytes=800_000)
-    plan = plan_cache(100 << 30, {"train": size, "val": DecodedSize(samples=1, picture_bytes=8)})
-    assert plan is not None
-    assert plan.picture_share == pytest.approx((100 << 30) / 1.025e12, rel=0.01)
-    assert plan.entries * ENTRY_BYTES < 0.001 * (100 << 30)
-    assert plan.row_share("train", size.samples, 150_528) == pytest.approx(0.557, rel=0.01)
-    assert plan_cache(5000, {"train": size}) is None
-    plan = plan_cache(5 << 40, {"train": size})
-    assert plan is not None
-    assert plan.entries >= 2 * 4 * size.samples, "whole and scaled pictures, twice"
-
-
 @settings(max_examples=20)
 @given(
     shown=st.lists(st.floats(0.01, 1.0), min_size=1, max_size=4),
@@ -150,24 +137,6 @@ def test_filling_costs_each_epoch_little_and_completes(
         assert spent[-1] <= 1.08 * without_px + saved_up_px
     if min(shown) > 0.3:
         assert len(filled) == let_in
-
-
-def test_a_small_share_of_a_dataset_is_filled_at_first_sight() -> None:
-    for share, at_once in ((0.02, True), (0.07, True), (0.08, False)):
-        allowance = FillAllowance(share)
-        allowance.earn(100.0, 0.0)
-        assert allowance.spend(1000, 100) == at_once
-
-
-def test_crops_that_need_most_of_an_image_fill_first() -> None:
-    allowance, rng = FillAllowance(1.0), np.random.default_rng(0)
-    filled = []
-    for needed_px in (1000 * rng.uniform(0.1, 0.9, 20_000)).astype(int).tolist():
-        allowance.earn(needed_px, 0.0)
-        if allowance.spend(1000, needed_px):
-            filled.append(needed_px)
-    assert len(filled) > 0.1 * 20_000
-    assert np.mean(filled) > 700
 
 
 @settings(max_examples=40)
@@ -209,20 +178,6 @@ def test_cache_is_a_dictionary_with_a_budget(operations: list[tuple[str, int]], 
         )
         assert (other == -1).all(), "another source's"
     finally:
-        cache.close()
-
-
-def test_cache_fills_to_the_last_byte_or_entry_and_no_further() -> None:
-    sizes = [aligned_bytes(size_of(key)) for key in range(20)]
-    directory_bytes = PAGE_BYTES + 64 * ENTRY_BYTES  # 2 KB, padded to a page
-    total_bytes = -(-directory_bytes // PAGE_BYTES) * PAGE_BYTES + sum(sizes)
-    for room, expected in ((total_bytes, 20), (ROOM, 64)):
-        cache = DecodedCache.create(plan_of(room, entries=64))
-        filled = [key for key in range(80) if fill(cache, key)]
-        assert len(filled) == expected
-        assert room == ROOM or (filled == [*range(20)] and cache.used_bytes == room)
-        check(cache, *filled)
-        assert find(cache, 1000) == [-1]
         cache.close()
 
 

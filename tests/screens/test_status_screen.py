@@ -5,12 +5,9 @@ import re
 import pytest
 from rich.text import Text
 
-from feeder.diagnosis.interval import JobInterval
-from feeder.metrics.records import JobRecord
-from feeder.metrics.report import HostReport, ServedDatasetReport
+from feeder.metrics.report import HostReport
 from feeder.screens.sheet import ASCII, BLOCKS, CUT_BELOW, Glyphs, Sheet
 from feeder.screens.status_screen import CLIENTS_SHOWN, draw_status
-from feeder.screens.tables import draw_jobs
 from feeder.screens.top_screen import draw_top
 from tests.support.host_reports import (
     REPORTS,
@@ -75,23 +72,6 @@ def test_the_verdict_comes_first(name: str) -> None:
     assert words(first) == report.verdict.text
 
 
-@EVERY_REPORT
-@pytest.mark.parametrize("width", [40, 80, 160])
-def test_nothing_that_is_zero_is_shown(name: str, width: int) -> None:
-    body = draw(REPORTS[name](), width).split("\n\n", 1)[1]
-    assert not re.search(r"(?<![\d.,–/-])0(\.0)? (%|[KMGT]?B\b|images|client|free|being)", body)
-
-
-@EVERY_REPORT
-@pytest.mark.parametrize("width", [80, 160])
-def test_no_number_is_cut(name: str, width: int) -> None:
-    """Numbers are whole: the same ones are screen however wide the terminal is."""
-    report = REPORTS[name]()
-    facts = draw(report, 400).split("\n\n")[1]
-    for number in re.findall(r"[\d,.]+ (?:images/s|MB/s|%|GB)", facts):
-        assert number in words(draw(report, width))
-
-
 def test_a_silent_worker_is_named_with_its_process_and_state() -> None:
     screen = words(draw(silent_worker()))
     assert "silent: worker 1 (pid 5001) of node process 0 for 6.9 s stopped by a signal" in screen
@@ -128,28 +108,6 @@ def test_clients_are_named_with_their_jobs() -> None:
     for name, job in zip(names, jobs, strict=True):
         assert re.search(rf"^{name}  imagen.*{job[-4:]} +1,000 +6 of 8 ", screen, re.MULTILINE)
     assert " job " not in draw(host_report(HostShape(clients=[ClientShape(name="c")])))
-
-
-def test_rates_of_jobs_with_names_of_64_characters_are_shown_at_80_columns() -> None:
-    records = [
-        JobRecord(
-            name=f"{'imagenet-' * 6}{number:010}",
-            account="gpu-17.cluster.example pid 12345 rank 12",
-            sessions=8,
-            images=123_450,
-            worker_s=40.0,
-        )
-        for number in (1, 2)
-    ]
-    jobs = [JobInterval(record, 123_456, lambda total: total / 10) for record in records]
-    for job in jobs:
-        job.worker_share = 0.5
-    titles, *rows = [line.plain for line in draw_jobs(jobs, Sheet(80, BLOCKS))]
-    assert len(jobs[0].name) == 64
-    assert re.fullmatch(r"job +client +images/s +of workers", titles)
-    for row, number in zip(rows, (1, 2), strict=True):
-        assert len(row) <= 80
-        assert re.fullmatch(rf"(imagenet-){{2}}.*…\S*00{number} +gpu-….* +12,345 +50 %", row)
 
 
 def test_a_long_list_of_clients_is_summed_up() -> None:
@@ -210,13 +168,6 @@ def test_counters_of_trouble_and_losses_of_datasets_are_shown() -> None:
     assert "bad samples" not in screen
 
 
-def test_the_supervisor_s_lines_count_with_those_of_its_node_processes() -> None:
-    shape = HostShape(nodes=2, counters={"log_lines_limited": 10})
-    screen = draw(host_report(shape, log_lines_limited=3, log_lines_dropped=4))
-    assert "log lines limited 23" in words(screen)
-    assert "log lines dropped 4" in words(screen)
-
-
 def test_fallbacks_are_shown_apart_from_incidents() -> None:
     counters: dict[str, int | float | str] = {
         "fallbacks.turbojpeg": 1312,
@@ -228,27 +179,3 @@ def test_fallbacks_are_shown_apart_from_incidents() -> None:
     assert "14 batches copied over tcp: ipc reads in place" in words(screen)
     assert "Incidents" not in screen
     assert "refused" not in screen
-
-
-def test_control_characters_of_names_reach_no_terminal() -> None:
-    """The wire refuses most of them; a name can still reorder or hide a line."""
-    evil = "a\u202eb\x1b[31mc\u2028d\u200f"
-    shape = HostShape(clients=[ClientShape(name=evil), ClientShape(name="other")])
-    report = host_report(
-        shape,
-        host=evil,
-        datasets=(
-            ServedDatasetReport(
-                name=evil, samples=1, classes=1, content="f", fingerprint="f", folder=evil
-            ),
-        ),
-        warnings=(evil,),
-    )
-    screen = draw(report)
-    assert "a?b?[31mc?d?" in screen
-    assert not re.search(r"[\x1b\u202e\u2028\u200f]", screen)
-
-
-def test_wide_characters_take_two_cells() -> None:
-    shape = HostShape(clients=[ClientShape(name="画像" * 30)])
-    assert "画像" in draw(host_report(shape), 50)

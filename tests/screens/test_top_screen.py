@@ -8,15 +8,12 @@ from hypothesis import strategies as st
 from rich.text import Text
 
 from feeder.metrics.report import HostReport
-from feeder.screens.sheet import ASCII, BLOCKS, Sheet
+from feeder.screens.sheet import BLOCKS, Sheet
 from feeder.screens.status_screen import draw_status_frame
 from feeder.screens.top_screen import draw_top, share_lines
 from tests.support.host_reports import (
     REPORTS,
-    HostShape,
     compute_bound,
-    host_report,
-    just_started,
     many_clients,
     many_nodes,
     silent_worker,
@@ -42,11 +39,6 @@ def text(report: HostReport, width: int, height: int, offset: int = 0) -> str:
 def test_every_report_fits_every_screen(name: str, size: tuple[int, int]) -> None:
     screen = text(REPORTS[name](), *size, offset=3)
     assert not re.search(r"\b(nan|inf|None)\b", screen)
-
-
-def test_ascii_terminals_get_ascii() -> None:
-    lines, _ = draw_top(compute_bound(), Sheet(80, ASCII), 24, 0, NOTE)
-    assert all(line.plain.isascii() for line in lines)
 
 
 @pytest.mark.parametrize("size", [(80, 24), (160, 50)], ids=["80x24", "160x50"])
@@ -93,20 +85,6 @@ def test_everything_can_be_reached_by_scrolling(
 def test_a_list_says_how_much_of_it_is_hidden() -> None:
     assert "▼ 126 more" in text(many_nodes(), 80, 24)
     assert "▲ 5 more  ▼ 121 more" in text(many_nodes(), 80, 24, 5)
-
-
-def test_on_a_low_screen_lists_come_before_curves() -> None:
-    screen = text(many_nodes(), 80, 16)
-    assert "▁" not in screen
-    assert "workers, busy 71 %" in screen
-
-
-def test_without_history_there_is_no_curve() -> None:
-    assert not re.search("[▁-▇]", text(just_started(), 80, 24))
-
-
-def test_idle_and_starting_daemons_have_no_stages() -> None:
-    assert "stages" not in text(host_report(HostShape(clients=(), busy=0.0)), 80, 24)
 
 
 @given(room=st.integers(0, 60), needs=st.lists(st.integers(0, 80), max_size=5))

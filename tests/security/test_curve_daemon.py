@@ -221,17 +221,6 @@ def is_accepted(keyed: KeyedDaemon, keys: ClientKeys) -> bool:
     return True
 
 
-def test_client_list_is_reloaded_while_serving(keyed: KeyedDaemon) -> None:
-    keys = keyed.stranger.to(keyed.server)
-    entry = keyed.allowed / "stranger.pub"
-    entry.write_text(keyed.stranger.public.read_text())
-    wait_until(lambda: is_accepted(keyed, keys), "the listed client is accepted")
-    with fetcher(keyed.tcp, keys) as accepted:
-        entry.unlink()
-        wait_until(lambda: not is_accepted(keyed, keys), "the unlisted client is refused")
-        next(accepted.fetch([(0, 0)]))  # open connections stay
-
-
 def test_node_process_restarted_without_its_list_accepts_clients_once_it_is_back(
     keyed: KeyedDaemon,
 ) -> None:

@@ -162,27 +162,6 @@ def test_rows_of_a_stopped_worker_go_first_though_the_other_one_is_busy() -> Non
     assert all(wanted.sent == ROWS for wanted in shell.clients[A].wanted.values())
 
 
-def test_short_stops_in_a_row_are_not_one_long_stop() -> None:
-    shell = shell_with()
-    fill_others(shell, 1)
-    for _ in range(5):
-        shell.states[1] = "traced", 0.0
-        shell.wait(1.0)
-        shell.states[1] = "runs", 0.2
-        shell.wait(1.0)
-    assert not shell.killed
-
-
-@pytest.mark.parametrize("chunk_s", [1.0, 4.0])
-def test_where_chunks_take_long_a_worker_may_be_quiet_for_longer(chunk_s: float) -> None:
-    shell = shell_with(workers=1, chunk_s=chunk_s)
-    shell.states[1] = READS
-    shell.wait(3 * chunk_s - 0.2)
-    assert not shell.silences
-    shell.wait(LATE_S)
-    assert len(shell.silences) == 1
-
-
 def test_rows_that_hang_every_worker_are_given_up_and_named() -> None:
     shell = shell_with(workers=1)
     waited: list[float] = []
@@ -332,39 +311,6 @@ def test_no_worker_is_silent_or_stuck_after_a_suspension(
         shell.request(A, [(6, 0), (6, 1)], [*shell.clients[A].wanted])
         while shell.returning:
             shell.return_slot()
-
-
-@pytest.mark.parametrize("ran_s", [0.1, 1.3, 2.9])
-def test_a_worker_that_hangs_is_killed_after_its_own_time_and_once(ran_s: float) -> None:
-    shell = shell_with()
-    shell.states[1] = SLEEPS
-    fill_others(shell, 1)
-    shell.wait(ran_s)
-    suspend(shell, 10.0)
-    assert not shell.killed
-    shell.wait(DEADLINE_MIN_S + LATE_S)
-    (kill,) = shell.kills
-    assert (kill.chunk.worker, kill.condition) == (1, "asleep")
-    assert kill.silent_s < 2 * DEADLINE_MIN_S, "without the suspension"
-    suspend(shell, 10.0)
-    shell.wait(10.0)
-    assert shell.killed == [1]
-
-
-@pytest.mark.parametrize("is_suspended", [False, True])
-def test_neither_stops_nor_suspensions_teach_that_chunks_take_long(is_suspended: bool) -> None:
-    shell = shell_with(workers=1)
-    for _ in range(4):
-        if is_suspended:
-            suspend(shell, 20.0)
-        else:
-            shell.states[1] = STOPPED
-            shell.wait(2.9)  # it is continued after the last look
-        shell.fill(1)
-    shell.silences.clear()
-    shell.states[1] = SLEEPS
-    shell.wait(SILENT_S + LATE_S)
-    assert [silence.chunk.worker for silence in shell.silences] == [1]
 
 
 @pytest.mark.parametrize("is_later", [False, True])

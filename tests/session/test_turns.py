@@ -15,11 +15,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from feeder.metrics.hangs import KernelState, ProcessLook
-from feeder.metrics.records import JOBS_MAX
 from feeder.session.dispatch import Dispatcher
-from feeder.session.jobs import CREDIT_S, Jobs
-from feeder.session.state import Job, PendingBatch, Session
-from feeder.session.worker_watch import CHUNK_DEADLINE_S
+from feeder.session.jobs import Jobs
+from feeder.session.state import PendingBatch, Session
 from tests.support.session_shell import make_session
 
 ROWS: Final = 32
@@ -272,29 +270,6 @@ def test_jobs_that_always_have_chunks_keep_to_their_weights(
     )
 
 
-def test_of_too_many_idle_jobs_the_smallest_debts_are_forgotten_and_no_active_job(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr("feeder.session.jobs._IDLE_MAX", 64)
-    jobs = Jobs({})
-    for number in range(JOBS_MAX):  # each keeps its record while it has a session
-        jobs.join(("key", f"open {number}"))
-    waits = Load("waits").session(0, jobs)
-    jobs.add(waits)
-    debts_s = [float(1 + number * 7 % 50) for number in range(50)]
-    for number, debt_s in enumerate(debts_s):
-        session = Load(f"job {number}").session(1 + number, jobs)
-        jobs.add(session)
-        jobs.begin_chunk(session)
-        jobs.remove(session)
-        jobs.settle(session.job, 0.0, debt_s)
-    kept = [place for place in range(50) if ("key", f"job {place}") in jobs._jobs]
-    assert len(kept) == 64 - JOBS_MAX - 1, "the others and the job that waits have a place, too"
-    assert jobs.join(("key", "waits")) is waits.job
-    forgotten = [debts_s[place] for place in range(50) if place not in kept]
-    assert max(forgotten) < min(debts_s[place] for place in kept if place < 49)
-
-
 def test_records_of_jobs_are_bounded_and_only_grow() -> None:
     jobs = Jobs({})
     for number in range(100):
@@ -330,54 +305,6 @@ def test_a_job_that_was_passed_over_gets_no_credit() -> None:
         served.append(next(jobs.turns()))
         serve(served[-1])
     assert 8 <= served.count(going) <= 12
-
-
-@settings(max_examples=100, deadline=None)
-@given(
-    steps=st.lists(
-        st.tuples(
-            st.sampled_from(["want", "wants no more", "dispatch", "finish", "stall"]),
-            st.integers(0, 2),
-            st.floats(0.0, 5.0),
-        ),
-        max_size=80,
-    )
-)
-def test_credits_and_debts_add_up_and_are_bounded(steps: list[tuple[str, int, float]]) -> None:
-    jobs = Jobs({"key": {"a": 100.0, "c": 0.5}})
-    sessions = [Load(name).session(number, jobs) for number, name in enumerate("abc")]
-    all_jobs = [session.job for session in sessions]
-    ready: set[int] = set()
-    in_flight: list[tuple[Job, float]] = []
-    guess_s = 0.01
-    for what, job, took_s in steps:
-        debts_s = {key: max(0.0, -jobs.credit_s(key)) for key in jobs._active}
-        if what == "want" and job not in ready:
-            jobs.add(sessions[job])
-            ready.add(job)
-            bound_s = CREDIT_S * len(in_flight)
-            assert jobs.credit_s(all_jobs[job]) <= bound_s + 1e-6
-        elif what == "wants no more" and job in ready:
-            jobs.remove(sessions[job])
-            ready.remove(job)
-            if all_jobs[job] not in jobs._active and debts_s[all_jobs[job]]:
-                jobs.add(sessions[job])
-                assert -jobs.credit_s(all_jobs[job]) == pytest.approx(debts_s[all_jobs[job]])
-                jobs.remove(sessions[job])
-        elif what == "dispatch" and ready:
-            session = next(jobs.turns())
-            in_flight.append((session.job, guess_s))
-            jobs.begin_chunk(session)
-            jobs.charge(session.job, guess_s)
-        elif what == "finish" and in_flight:
-            key, charged_s = in_flight.pop(0)
-            jobs.settle(key, charged_s, took_s)
-            guess_s += (took_s - guess_s) / 4
-        elif what == "stall" and job in ready:
-            jobs.limit_credit(all_jobs[job], 0.0)
-        credits_s = [jobs.credit_s(key) for key in jobs._active]
-        assert sum(credits_s) == pytest.approx(0.0, abs=1e-6)
-        assert {all_jobs[number] for number in ready} <= jobs._active.keys()
 
 
 def debt_after(
@@ -421,18 +348,3 @@ def test_a_chunk_is_charged_with_its_time_unless_the_worker_was_stopped_or_suspe
     took_s: float, how: dict[str, Any], least_s: float, most_s: float
 ) -> None:
     assert least_s <= debt_after(took_s, **how) <= most_s
-
-
-def test_no_chunk_costs_more_than_a_workers_deadline() -> None:
-    """A worker that does nothing is killed after at most that; its chunk costs what it was
-    estimated to."""
-    dispatcher = Dispatcher(jobs := Jobs({}))
-    dispatcher.add_worker(1)
-    for session, name in enumerate(["one", "other"]):
-        dispatcher.enqueue(_batch(Load(name, chunk=ROWS).session(session, jobs)), 0.0)
-    first, _ = dispatcher.dispatch(0.0)
-    for second in range(1, 31):
-        judged = dispatcher.check({1: ProcessLook("storage", 0.0)}, float(second))
-    assert judged, f"killed after {CHUNK_DEADLINE_S} s"
-    dispatcher.remove_worker(1, True, False, CHUNK_DEADLINE_S + 1)
-    assert -jobs.credit_s(first.batch.session.job) < 0.05

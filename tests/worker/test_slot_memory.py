@@ -79,23 +79,6 @@ def test_slots_and_memory_are_back_once_the_socket_has_finished_with_all_their_f
     assert SlotStore().want_back(9, None, 0.0) == [SlotsClosed(9)], "it was never opened"
 
 
-def test_the_loop_wakes_up_for_a_slot_in_use_until_it_is_back() -> None:
-    sender = Sender(7)
-    store, tracker = sender.store, sender.lend(7, 1)
-    assert store.want_back(7, 0, 0.0) == [SlotReturned(7, 0)]
-    assert store.deadline_s == float("inf")
-    assert store.want_back(7, 1, 0.0) == []
-    now_s = 1.0
-    for _ in range(12):
-        assert store.look_around(now_s) == []
-        assert 0 < store.deadline_s - now_s < 0.1
-        now_s = store.deadline_s
-    tracker.done = True
-    assert store.look_around(now_s)[-1] == SlotReturned(7, 1)
-    assert store.deadline_s == float("inf")
-    store.want_back(7, None, now_s)
-
-
 def test_a_slot_counts_as_sent_halfway_between_the_looks_around_its_last_read() -> None:
     sender = Sender(7, 8)
     store = sender.store
@@ -110,19 +93,6 @@ def test_a_slot_counts_as_sent_halfway_between_the_looks_around_its_last_read() 
     store.want_back(7, None, 17.0)
     store.want_back(8, None, 17.0)
     assert store.look(7, 18.0) == []
-
-
-def test_many_sessions_take_turns_at_being_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("feeder.node.slot_store._SLOTS_A_LOOK", 2)
-    sender = Sender(1, 2, 3, 4)
-    store, trackers = sender.store, [sender.lend(session, 0, 10.0) for session in (1, 2, 3, 4)]
-    trackers[-1].done = True
-    assert store.look_around(11.0) == []  # 1 and 2
-    assert store.look_around(12.0) == [SlotSent(4, 0, 11.0)]  # 3 and 4
-    for session in (1, 2, 3):
-        sender.lend(session, 0, 13.0).done = True
-        assert store.want_back(session, 0, 13.0) == [], "the earlier chunk is unfinished"
-    store.want_back(4, None, 17.0)
 
 
 def test_available_memory_is_the_machines_without_a_cgroup(tmp_path: Path) -> None:

@@ -8,8 +8,6 @@ from feeder.client.core.events import (
     Dial,
     HangUp,
     Instruction,
-    MessageReceived,
-    NodeIncompatible,
 )
 from feeder.client.core.links import LEFT_OUT_S
 from feeder.errors import ConfigError, DatasetError, FeederError, ProtocolError
@@ -154,16 +152,6 @@ def test_a_node_that_is_left_out_is_reported_once_and_dialled_again_after_a_whil
     shell.receive(welcome(9, node=NODES[NEXT], window=8), 4)  # it was replaced
     assert shell.session.links.by_number[4].is_served
     assert not shell.session.links.left_out
-
-
-def test_messages_of_a_node_that_is_left_out_are_ignored() -> None:
-    shell, _ = serve()
-    shell.answer(0, OWNER, session=OWNER + 1)
-    shell.take_keys()
-    error = ProtocolError(f"garbage of {NODES[OWNER]}")
-    late = MessageReceived(OWNER, welcome(9, node=NODES[OWNER]))
-    assert sends(shell.do(NodeIncompatible(OWNER, error), late), OWNER) == [Bye(session=OWNER + 1)]
-    assert len(shell.session.served_endpoints) == 1
 
 
 def test_when_all_nodes_are_left_out_the_job_ends() -> None:

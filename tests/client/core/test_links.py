@@ -2,8 +2,6 @@
 
 import msgspec
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from feeder.client.core.events import Dial, Disconnected, HangUp, Instruction, MessageReceived
 from feeder.client.core.node_link import QUIET_S, SILENCE_S
@@ -19,7 +17,6 @@ from tests.support.client_shell import (
     Shell,
     asked,
     hello,
-    lent,
     make_scheduler,
     prefer,
     released,
@@ -103,15 +100,6 @@ def test_nothing_is_requested_from_an_owner_with_a_full_window() -> None:
     assert asked(out, NEXT) == keys(1, 2, 3)
     out = shell.answer(0, OWNER, session=OWNER + 1)
     assert asked(out, OWNER) == keys(4)
-
-
-def test_all_clients_ask_the_same_node_whatever_the_order_of_their_lists() -> None:
-    shell = Shell(*reversed(ENDPOINTS[:2]))
-    for link, node in ((0, 1), (1, 0)):
-        shell.connect(link)
-        shell.receive(welcome(link + 1, node=NODES[node]), link)
-    shell.session.begin(BatchSequence(0, range(10)))
-    assert asked(shell.do(), 1 - OWNER)[0] == (0, 0)
 
 
 def test_a_batch_waits_for_its_lanes_owner_unless_another_node_would_idle() -> None:
@@ -205,28 +193,6 @@ def test_a_batch_that_no_node_can_make_is_an_error_with_all_reasons() -> None:
     )
 
 
-@pytest.mark.parametrize(("window", "happens"), [(4, "failed"), (4, "late"), (2, "lost")], ids=str)
-def test_an_earlier_batch_finds_room_at_a_node_whose_slots_hold_later_ones(
-    window: int, happens: str
-) -> None:
-    shell = Shell(*(f"ipc:///{node}/n" for node in NODES[:2]), buffers=4, window=4)
-    for link in range(2):
-        join(shell, link, window=window)
-        shell.map_slots(link, session=link + 1, slots=window)
-    shell.session.begin(BatchSequence(0, range(10)))
-    shell.do()
-    for slot, index in enumerate((2, 3)):  # the second node lends its share
-        shell.receive(lent(index, slot, session=NEXT + 1), NEXT)
-    if happens == "failed":
-        assert asked(fail(shell, 0, OWNER), NEXT) == keys(0)
-    elif happens == "late":
-        assert asked(pass_time(shell, LATE_S, OWNER, NEXT), NEXT) == keys(0, 1)
-    else:
-        out = shell.lose(OWNER)
-        assert asked(out, NEXT)[:1] == keys(0)
-        assert len(released(out, NEXT)) >= 1, "it has no more slots"
-
-
 # Nodes that are late or quiet
 
 
@@ -281,14 +247,6 @@ def test_all_batches_of_a_quiet_node_are_requested_elsewhere() -> None:
     assert shell.session.scheduler.retried == 0, "it may still answer"
     shell.answer(0, OWNER, session=OWNER + 1)
     assert shell.take_key() == (0, 0)
-
-
-def test_a_late_batch_is_not_requested_from_another_quiet_node() -> None:
-    shell = wait_for_the_owner()
-    pass_time(shell, QUIET_S + 1.0, OWNER, NEXT)
-    hedged = shell.session.scheduler.hedged
-    pass_time(shell, 2 * QUIET_S + 2.0)
-    assert hedged == shell.session.scheduler.hedged == HEDGES_MAX, "both are quiet now"
 
 
 def test_a_quiet_node_is_asked_last() -> None:
@@ -368,27 +326,7 @@ def test_the_other_endpoint_is_tried_when_a_node_is_silent_on_the_first() -> Non
     assert sends(out, 0) == [Bye(session=4)], "it speaks again: the other way serves by now"
 
 
-def test_a_restarted_node_is_another_one() -> None:
-    shell = Shell(*ENDPOINTS[:2])
-    join(shell, 0, incarnation=5)
-    join(shell, 1, node=NODES[0], incarnation=6)
-    assert len(shell.session.served_endpoints) == 2
-
-
 # Endpoints that are listed and unlisted
-
-
-def test_an_endpoint_that_is_listed_later_is_dialled_and_asked() -> None:
-    shell, _ = serve(1)
-    out = shell.change_list(*ENDPOINTS[:2])
-    assert out == [Dial(1, ENDPOINTS[1])]
-    assert asked(join(shell, 1), 1) == []
-    shell.answer(0)
-    shell.answer(1)
-    assert shell.take_keys() == keys(0, 1)
-    out = shell.do()
-    assert sorted(asked(out, 0) + asked(out, 1)) == keys(3, 4)
-    assert asked(out, 1)
 
 
 def test_the_link_of_an_unlisted_endpoint_is_closed_and_a_later_one_is_another() -> None:
@@ -439,11 +377,3 @@ def learn(latencies_s: list[float]) -> float:
     scheduler.latencies_s.extend(latencies_s)
     scheduler.follow({})
     return scheduler.late_after_s
-
-
-@given(st.lists(st.floats(0, 1e6), min_size=16, max_size=300))
-def test_the_delay_is_above_nearly_all_recent_latencies(latencies_s: list[float]) -> None:
-    delay_s = learn(latencies_s)
-    recent_s = latencies_s[-128:]
-    assert sum(latency_s > delay_s for latency_s in recent_s) <= len(recent_s) // 100
-    assert 0.1 <= delay_s <= max(0.1, 1.5 * max(recent_s))

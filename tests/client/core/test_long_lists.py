@@ -88,15 +88,6 @@ def test_links_are_few_and_requests_reach_the_owners() -> None:
     assert len(cluster.met) > 2 * LINKS_MAX, "it has gone round"
 
 
-def test_a_rank_of_many_has_a_link_for_each_buffer_and_the_spares() -> None:
-    cluster = Cluster(world_size=100)
-    cluster.session.begin(BatchSequence(0, range(0, 80_000, 10_000)))
-    for _ in range(8):
-        cluster.step()
-        assert len(cluster.links) <= 4 + SPARES
-    assert len(cluster.links) == 4 + SPARES
-
-
 def test_owners_stay_linked_when_a_job_turns_out_to_have_many_ranks() -> None:
     """A list without names, whose feeders were all linked before the first sequence."""
     cluster = Cluster()
@@ -180,26 +171,6 @@ def test_other_spares_are_tried_while_the_first_ones_do_not_answer() -> None:
         for link in list(shell.links):
             shell.lose(link)
     assert len(shell.links) <= LINKS_MAX
-
-
-def test_a_feeder_that_was_left_out_is_forgotten_with_its_line() -> None:
-    cluster = Cluster()
-    cluster.step()
-    link = next(iter(cluster.sessions()))
-    gone = cluster.links[link]
-    cluster.find_incompatibility(ProtocolError("it is none"), link)
-    assert cluster.session.links.left_out.keys() == {gone}
-    cluster.do(EndpointsListed({e: name for e, name in NAMES.items() if e != gone}))
-    assert not cluster.session.links.left_out
-
-
-def test_most_links_are_kept_when_a_list_becomes_long() -> None:
-    cluster = Cluster()
-    cluster.do(EndpointsListed({e: NAMES[e] for e in ENDPOINTS[:64]}))
-    cluster.greet_all()
-    before = set(cluster.links)
-    cluster.do(EndpointsListed({e: NAMES[e] for e in ENDPOINTS[:66]}))
-    assert len(before & set(cluster.links)) > 48
 
 
 def test_a_link_to_a_process_that_is_known_holds_no_batches_back() -> None:

@@ -2,8 +2,6 @@
 
 from collections import Counter
 from collections.abc import Sequence
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -13,8 +11,6 @@ from feeder.client.core.events import EndpointsListed
 from feeder.client.core.links import (
     LINKS_MAX,
     SPARES,
-    Job,
-    Links,
     choose_spares,
     find_siblings,
     limit_links,
@@ -100,15 +96,6 @@ def test_siblings_are_dialled_as_long_as_the_reporting_endpoint_is_listed() -> N
     assert linked(shell) == ["tcp://b:1"]
 
 
-def test_only_the_latest_report_of_a_listed_endpoint_counts() -> None:
-    shell = Shell("tcp://a:1")
-    report(shell, "tcp://a:1")
-    report(shell, "tcp://a:2", 0, (("tcp://a:2",), ("tcp://a:9",)))
-    assert linked(shell) == ["tcp://a:1", "tcp://a:2", "tcp://a:3"]
-    report(shell, "tcp://a:1", 0, SIBLINGS[:2])
-    assert linked(shell) == ["tcp://a:1", "tcp://a:2"]
-
-
 def test_a_feeder_is_a_line_of_the_list_with_the_siblings_that_it_reports() -> None:
     shell = Shell()
     shell.do(EndpointsListed({"tcp://a:1": "rack-1", "tcp://b:1": ""}))
@@ -148,32 +135,6 @@ def test_a_job_of_2048_ranks_has_few_sessions_at_each_feeder() -> None:
     assert limit_links(16, Prefetch(RECIPE, buffers=7, world_size=2048)) == 7 + SPARES, (
         "one for each buffer"
     )
-
-
-@given(
-    orders=st.lists(st.lists(st.sampled_from(FEEDERS), min_size=1, max_size=3), max_size=40),
-    away=st.sets(st.sampled_from(FEEDERS), max_size=40),
-    limit=st.integers(SPARES + 1, 90),
-    rank=st.integers(0, 5000),
-)
-def test_the_choice_is_bounded_and_has_the_owners_first(
-    orders: list[list[str]], away: set[str], limit: int, rank: int
-) -> None:
-    prefetch: Any = SimpleNamespace(buffers=20, coming=lambda count: range(len(orders)))
-    preference: Any = SimpleNamespace(set_names=lambda names: None, order=orders.__getitem__)
-    hello = Hello(dataset="d", recipe=RECIPE, seed=0, window=2, client="c")
-    links = Links(Job(name="list", hello=hello, rank=rank), prefetch, preference, [])
-    links.set_listed(dict.fromkeys(FEEDERS, ""))
-    links.by_number = {
-        number: SimpleNamespace(feeder=name, is_away=True)  # type: ignore[misc]
-        for number, name in enumerate(away)
-    }
-    chosen = links._choose_of_long_list(set(FEEDERS), limit)
-    assert SPARES <= len(chosen) <= limit
-    owners = {next((n for n in order if n not in away), order[-1]) for order in orders}
-    if sum(map(len, orders)) <= limit - SPARES:
-        assert owners <= chosen
-    assert len(chosen - away) >= SPARES
 
 
 # Lanes: even shares, and few lanes that move
@@ -232,12 +193,6 @@ def test_lanes_are_spread_evenly_and_few_move_with_a_name(count: int, least_shar
     assert min(kept) > least_share
     assert sum(kept) / len(kept) > least_share + 0.01
     assert sum(moved) / len(moved) <= 2 * even, "those that come back when it is added again"
-
-
-def test_more_names_than_lanes_own_one_lane_or_none() -> None:
-    owned = Counter(owners([f"rack1-node{number}/0" for number in range(300)], 64))
-    assert max(owned.values()) <= 3
-    assert len(owned) > 50
 
 
 @pytest.mark.parametrize("split", ["train", "val"])

@@ -1,17 +1,11 @@
 """The client's session with one node, with a clock that the test sets."""
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from feeder.client.core.events import (
     ClaimSlots,
-    ClockAdvanced,
-    Connected,
     Dial,
-    Disconnected,
     EndpointsListed,
-    Event,
     Instruction,
     Log,
     MessageReceived,
@@ -109,47 +103,6 @@ def test_pings_report_the_waits_of_the_training_loop_while_they_last() -> None:
     shell.session.waits_since_s = None
     assert next_ping(shell).waited_s == 2.25
     assert next_ping(shell).waited_s == 2.25, "it does not wait any more"
-
-
-steps = st.lists(
-    st.tuples(st.sampled_from(["begin", "clock", "end"]), st.floats(0, 0.9)), max_size=40
-)
-
-
-@given(steps=steps, late_s=st.floats(0, 5))
-def test_waits_only_grow_and_count_no_more_than_was_waited(
-    steps: list[tuple[str, float]], late_s: float
-) -> None:
-    """The clock's time may be earlier than that of the consumer's last call."""
-    shell = serve(100.0)
-    link, now_s = shell.session.links.by_number[0], 100.0
-    before_s = waited_s = is_waiting = 0.0
-    for name, seconds in steps:
-        now_s += seconds
-        waited_s += seconds * is_waiting
-        if name == "begin":
-            shell.session.waits_since_s = now_s
-        elif name == "clock":
-            shell.session.handle(ClockAdvanced(), now_s - late_s)
-        else:
-            shell.session.waits_since_s = None
-        is_waiting = {"begin": 1.0, "end": 0.0}.get(name, is_waiting)
-        assert before_s <= link.waited_s <= waited_s + 1e-9
-        before_s = link.waited_s
-
-
-def test_pings_are_sent_every_second_whatever_else_comes() -> None:
-    shell = serve()
-    for turn in range(20):
-        pinged_at_s = shell.now_s
-        assert shell.session.due_s == pinged_at_s + PING_INTERVAL_S
-        shell.now_s += 0.25
-        if turn:
-            shell.receive(Pong(session=1))
-        else:
-            shell.answer(0)
-        sent = sends(shell.do_at(pinged_at_s + PING_INTERVAL_S))
-        assert [type(message) for message in sent] == [Ping]
 
 
 def test_silence_leads_to_a_new_greeting_and_the_same_requests() -> None:
@@ -362,15 +315,6 @@ def test_the_first_batch_is_timed_from_its_request() -> None:
     assert shell.session.first_batch_s == 2.5
 
 
-def test_a_clock_that_goes_back_or_jumps_ahead_does_no_harm() -> None:
-    shell = serve(10.0)
-    due_s = shell.session.due_s
-    shell.now_s = 3.0
-    assert shell.do() == []
-    assert shell.session.due_s == due_s
-    assert sends(shell.do_at(1e6)) == [Bye(session=1), HELLO]
-
-
 # Slots that are mapped
 
 
@@ -573,21 +517,3 @@ def test_a_free_buffer_waits_for_another_unless_the_node_could_run_out_of_work()
     shell = share_window(window=6, buffers=8)
     lend(shell, 0)
     assert shell.session.is_clock_due(), "a batch that found no room is requested next"
-
-
-@pytest.mark.parametrize(
-    "event",
-    [
-        Disconnected(0),
-        EndpointsListed({"tcp://b:1": ""}),
-        Connected(0),
-        MessageReceived(0, Draining(session=1)),
-        MessageReceived(0, Failed(session=1, epoch=0, index=0, code="dataset", message="broken")),
-        MessageReceived(0, lent(0, 9)),
-    ],
-)
-def test_events_that_change_what_can_be_requested_are_followed_by_the_clock(event: Event) -> None:
-    shell = share_window(window=6)
-    assert not shell.session.is_clock_due()
-    shell.session.handle(event, shell.now_s)
-    assert shell.session.is_clock_due()
