@@ -64,10 +64,10 @@ def test_a_loader_gives_up_at_its_deadline_and_its_process_exits(
     silent: dict[str, str], endpoint: str
 ) -> None:
     program = f"""
-from trainer_client import FeederLoader
+from trainer_client import NumpyLoader
 from feeder.errors import PeerError
 try:
-    FeederLoader("{endpoint}", dataset="d", batch_size=4, timeout_s=1, device="cpu")
+    NumpyLoader("{endpoint}", dataset="d", batch_size=4, timeout_s=1)
 except PeerError as error:
     print("gave up:", error)
 """

@@ -31,7 +31,7 @@ from tests.support.misuse import dial_zmtp
 from tests.support.sources import error_line, run_feeder
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def daemon(packed: Path) -> Iterator[Daemon]:
     with serve(packed, workers=1) as running:
         yield running

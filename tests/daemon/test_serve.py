@@ -185,11 +185,9 @@ def test_status_and_batches_work_over_ipv6(packed: Path, dataset: Dataset) -> No
 @pytest.mark.parametrize(
     ("arguments", "status", "problem"),
     [
-        ((), 2, "nothing to serve"),
         (("--data", "d=/none"), 3, "/none"),
         (("--data", "d={packed}", "--bind", "tcp://127.0.0.1:{port}"), 4, "{port} is in use"),
         (("--data", "d={packed}", "--bind", "{ipc}"), 4, "{ipc} is in use"),
-        (("--data", "imagenet"), 2, "NAME=FOLDER"),
     ],
 )
 def test_what_cannot_be_served_is_a_one_line_error(
@@ -213,10 +211,10 @@ def test_a_closed_terminal_ends_the_daemon_except_under_nohup(packed: Path) -> N
         assert int(ignored.split()[1], 16) & 1 << signal.SIGHUP - 1
 
 
-@pytest.mark.parametrize("classes", [("c" * 5000,), ("c" * 4000,) * 4000], ids=["long", "many"])
 def test_class_names_that_do_not_fit_into_a_welcome_are_a_one_line_error(
-    packed: Path, tmp_path: Path, classes: tuple[str, ...]
+    packed: Path, tmp_path: Path
 ) -> None:
+    classes = ("c" * 4000,) * 4000
     folder = Path(shutil.copytree(packed, tmp_path / "set"))
     manifest = msgspec.structs.replace(load_manifest(packed), classes=classes).sealed()
     (folder / MANIFEST_NAME).write_bytes(manifest.encode())

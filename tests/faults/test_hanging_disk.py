@@ -34,12 +34,12 @@ if "feeder" in sys.orig_argv:
 if "feeder.node" in sys.orig_argv:
     from feeder.session import worker_watch as watch
     assert (watch.CHUNK_DEADLINE_S, watch.UNANSWERED_S) == (30.0, 36.0)
-    watch.CHUNK_DEADLINE_S, watch.UNANSWERED_S = 5.0, 20.0
+    watch.CHUNK_DEADLINE_S, watch.UNANSWERED_S = 5.0, 14.0
     watch.POLICY = watch.Policy(
         look_s=watch.LOOK_S, silent_s=watch.SILENT_S, stopped_s=watch.DEADLINE_MIN_S, most_s=5.0
     )
 """
-"""Deadlines of file systems that do not respond: 27 s less for commands, 16 s less in a daemon."""
+"""Deadlines of file systems that do not respond: 27 s less for commands, 22 s less in a daemon."""
 
 SHARDS = tuple(f"shard-{number:05d}.fds" for number in range(20))
 
@@ -105,7 +105,7 @@ def test_stalled_dataset_delays_no_other_and_recovers(
             daemon.wait_line("stuck, reading dataset d: ended")
             failed = next_failure(stalled)
             assert failed.code == "dataset"
-            assert "dataset d cannot be read: no answer in 20 s" in failed.message
+            assert "dataset d cannot be read: no answer in 14 s" in failed.message
             fetch(healthy, dataset, (9, 0))
             disk.answer()
             wait_until(

@@ -20,7 +20,7 @@ from tests.support.daemon import (
 )
 
 OPTIONS = ("--chunk-images", "2", "--lease-s", "600", "--decoded-bytes", "0")
-KILLS = 8
+KILLS = 6
 SHORT_PAUSES = """
 import sys
 if "feeder.node" in sys.orig_argv:
@@ -66,7 +66,7 @@ def test_workers_killed_while_starting_do_not_end_the_daemon(
     packed: Path, dataset: Dataset, tmp_path: Path
 ) -> None:
     with serve(packed, environ=customised(tmp_path, SHORT_PAUSES)) as daemon:
-        for killed in range(1, 7):  # 3 in a row used to end it
+        for killed in range(1, 5):  # 3 in a row used to end it
             wait_until(daemon.workers, "a worker is starting")
             for worker in daemon.workers():
                 worker.kill()

@@ -17,7 +17,7 @@ from tests.fuzz.runner import (
 from tests.fuzz.sanitized import plain
 from tests.fuzz.targets import TARGETS, find_target
 
-_INPUTS = 3000  # in total
+_INPUTS = 2000  # in total
 _LEAST = 40  # for each target
 _EVERY = sum(target.inputs for target in TARGETS) / _INPUTS
 

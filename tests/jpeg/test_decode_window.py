@@ -56,7 +56,7 @@ def check_window(
         assert np.array_equal(got, expected) or got is None, (window, scale, version)
 
 
-@settings(max_examples=400)
+@settings(max_examples=250)
 @given(
     kind=st.sampled_from(KINDS),
     width=st.integers(1, 24) | st.integers(1, 200),
@@ -191,7 +191,7 @@ def test_other_kinds_and_little_chroma_are_left_to_turbojpeg(version: str) -> No
     assert not any(declines(kind, 1, 1) for kind in ("4:4:4", "grey"))
 
 
-@settings(max_examples=250)
+@settings(max_examples=150)
 @given(
     width=st.integers(1, 170),
     height=st.integers(1, 70),

@@ -35,7 +35,7 @@ def rgbx(size_bytes: int, seed: int) -> np.ndarray:
     return flat
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=300)
 @given(
     width=st.integers(1, 700) | st.integers(1, 40),
     height=st.integers(1, 300) | st.integers(1, 40),

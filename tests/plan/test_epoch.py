@@ -194,7 +194,7 @@ def test_every_turn_has_its_own_lane_order() -> None:
 def test_positions_are_fair_over_epochs() -> None:
     layout = ShardLayout(samples=69, shards=6)  # 3 batches of 7 and 2 samples a lane
     counts = np.zeros((69, 69), dtype=np.int64)
-    epochs = 2000
+    epochs = 1000
     for epoch in range(epochs):
         plan = make_plan(layout, batch_size=7, epoch=epoch, last_batch="pad", lanes=3)
         counts[np.arange(69), whole_epoch(plan)] += 1

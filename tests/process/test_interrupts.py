@@ -101,14 +101,15 @@ def test_a_signal_at_any_import_ends_a_command_with_a_line(
 
 
 @pytest.mark.parametrize(
-    ("module", "name"), [("bench", "feeder-bench"), ("trainer_client.train", "train")]
+    ("module", "name", "every"),
+    [("bench", "feeder-bench", 25), ("trainer_client.train", "train", 100)],
 )
 def test_a_signal_at_any_import_ends_the_other_programs_with_a_line(
-    module: str, name: str, tmp_path: Path
+    module: str, name: str, every: int, tmp_path: Path
 ) -> None:
     command = [sys.executable, "-m", module]
     command += ["compare", "a", "b"] if module == "bench" else ["tcp://127.0.0.1:1", "--help"]
-    run_with(AT_EACH_IMPORT, *command, folder=tmp_path, every=25)
+    run_with(AT_EACH_IMPORT, *command, folder=tmp_path, every=every)
     lines = (tmp_path / "notes").read_text().splitlines()
     assert len(lines) > 10
     assert {line.split(" ", 1)[1] for line in lines} == {rf"128 '{name}: interrupted\n'"}

@@ -171,7 +171,7 @@ def boxes_within(draw: st.DrawFn, side: int, steps: int) -> tuple[float, float]:
     return start / steps, draw(st.integers(1, side * steps - start)) / steps
 
 
-@settings(max_examples=400)
+@settings(max_examples=250)
 @given(
     interpolation=st.sampled_from(["box", *INTERPOLATIONS]),
     width=st.integers(1, 260),

@@ -255,7 +255,6 @@ def test_log_and_show_contain_no_key(keyed: KeyedDaemon, packed: Path) -> None:
     [
         ("--secret-key {open} --client-keys {allowed}", "chmod 600 {open}"),
         ("--secret-key {secret}", "serve.client_keys is not"),
-        ("--client-keys {allowed}", "serve.secret_key is not"),
         ("--secret-key {secret} --client-keys {allowed} --insecure", "exclude each other"),
         ("--config {file}", "no key serve.insecure"),
     ],

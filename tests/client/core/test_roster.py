@@ -150,7 +150,7 @@ def owners(names: Sequence[str], lanes: int) -> list[str]:
     return [ownership.owner(lane) for lane in range(lanes)]
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=25)
 @given(names=name_lists, lanes=st.integers(1, 40), data=st.data())
 def test_the_order_of_a_lane_is_a_function_of_the_names_and_changes_little_with_one_less(
     names: list[str], lanes: int, data: st.DataObject
