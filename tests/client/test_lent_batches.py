@@ -9,15 +9,11 @@ import pytest
 import torch
 
 from feeder.client.host_memory import LentMemory, claim_slots
-from feeder.dataset.opened import Dataset
 from feeder.wire.claim import claim_path
-from feeder.wire.messages import Lent, decode_from_node
 from feeder.wire.slot_layout import SlotLayout
 from tests.support.daemon import (
-    Arrived,
     Daemon,
     RawClient,
-    check_batch,
     serve,
     small_recipe,
     wait_until,
@@ -39,35 +35,6 @@ def claim(client: RawClient, daemon: Daemon, slots: int) -> LentMemory:
     assert path is not None
     layout = SlotLayout(slots=slots, batch_size=BATCH, image_size=SIDE)
     return claim_slots(path, client.session, layout)
-
-
-def test_a_lent_batch_costs_the_socket_one_small_frame_and_has_the_right_bytes(
-    daemon: Daemon, dataset: Dataset
-) -> None:
-    recipe = small_recipe()
-    sent_before = daemon.counters()["bytes_sent"]
-    with RawClient(daemon.endpoints[0]) as client:
-        client.hello(recipe, window=2)
-        memory = claim(client, daemon, 2)
-        client.want((0, 0), (0, 1))
-        for number in range(2, 7):
-            frames = client.socket.recv_multipart()
-            assert len(frames) == 1, "no frame of pixels"
-            assert len(frames[0]) < 100, "bytes for 10 images of 3,072"
-            lent = decode(frames[0])
-            slot = memory.slots()[lent.slot]
-            arrived = Arrived(slot.pixels, slot.labels, slot.sample_ids, 0, lent.valid)
-            check_batch(dataset, recipe, (lent.epoch, lent.index), arrived)
-            key = (lent.epoch, lent.index)
-            client.want(divmod(number, 5), release=(key,))
-        client.bye()
-    assert daemon.counters()["bytes_sent"] == sent_before
-
-
-def decode(frame: bytes) -> Lent:
-    message = decode_from_node(frame)
-    assert isinstance(message, Lent)
-    return message
 
 
 def test_the_loader_gives_the_same_lent_copied_and_over_tcp(

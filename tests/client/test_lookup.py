@@ -109,21 +109,6 @@ def test_with_keys_only_listed_clients_are_answered(tmp_path: Path) -> None:
         assert list(look_up(server, keys)) == ENDPOINTS
 
 
-@pytest.mark.parametrize(
-    "data",
-    [
-        b"tcp://a:1\n",
-        LOOKUP_REQUEST + b"\nnonsense",
-        LOOKUP_REQUEST + b"\n\xff",
-    ],
-)
-def test_a_malformed_answer_is_an_error_of_one_line(data: bytes) -> None:
-    with pytest.raises(ConfigError) as caught:
-        parse_answer(data, "feeder://a:1")
-    assert "feeder://a:1" in str(caught.value)
-    assert "\n" not in str(caught.value)
-
-
 @given(st.binary(max_size=300), st.booleans())
 def test_any_answer_is_a_list_or_an_error(data: bytes, is_headed: bool) -> None:
     try:

@@ -73,6 +73,17 @@ def test_stopped_client_delays_no_other_and_its_memory_is_bounded(
         wait_until(lambda: daemon.counters()["slots_committed_bytes"] == 0, "its slots are free")
 
 
+def test_a_node_process_is_replaced_once_the_supervisor_has_descriptors(packed: Path) -> None:
+    with serve(packed) as daemon:
+        supervisor = psutil.Process(daemon.process.pid)
+        before = supervisor.rlimit(psutil.RLIMIT_NOFILE)
+        supervisor.rlimit(psutil.RLIMIT_NOFILE, (supervisor.num_fds(), before[1]))
+        daemon.node.kill()
+        daemon.wait_line("node process 0 cannot be started: .*; trying again in ")
+        supervisor.rlimit(psutil.RLIMIT_NOFILE, before)
+        daemon.wait_line("node process 0 serves again")
+
+
 @pytest.mark.parametrize(
     ("module", "code", "message"),
     [

@@ -1,23 +1,29 @@
 """SIGTERM drains the daemon: requests in flight are served, and it ends within 5 s."""
 
 import contextlib
+import os
 import signal
 from collections.abc import Callable
 from pathlib import Path
 
+import psutil
 import pytest
 
 from feeder.dataset.opened import Dataset
 from feeder.wire.messages import Draining
+from tests.faults.client import stop
 from tests.support.daemon import (
     DEADLINE_S,
     Daemon,
     RawClient,
     check_batch,
     client_process,
+    customised,
     happens_within,
+    node_processes,
     serve,
     small_recipe,
+    wait_until,
 )
 
 _LARGE = small_recipe(batch_size=16, image_size=320, resize_size=320)  # 4.9 MB a batch
@@ -87,3 +93,42 @@ def test_a_signal_ends_the_daemon_whatever_is_stuck(
             return took_s
 
     happens_within(most_s, end)
+
+
+def test_draining_daemon_is_not_ready(packed: Path, tmp_path: Path) -> None:
+    """The supervisor is stopped while the node process becomes ready, then gets SIGTERM."""
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    code = f"import sys\nif 'feeder.worker' in sys.orig_argv:\n    open({str(pipe)!r}).read()\n"
+    settings = {"environ": customised(tmp_path, code), "is_ready": False}
+    with serve(packed, bind=f"ipc://{tmp_path}/s", workers=1, **settings) as daemon:
+        writers: list[int] = []
+
+        def has_a_reader() -> bool:
+            with contextlib.suppress(OSError):
+                writers.append(os.open(pipe, os.O_WRONLY | os.O_NONBLOCK))
+            return bool(writers)
+
+        wait_until(has_a_reader, "the node process has started its worker")
+        supervisor = psutil.Process(daemon.process.pid)
+        stop(supervisor)
+        os.close(writers[0])  # the worker goes on
+        (node,) = node_processes(supervisor)
+        wait_until(
+            lambda: are_asleep(node, *node.children()),
+            "the node process has reported that it is ready",
+        )
+        daemon.process.send_signal(signal.SIGTERM)
+        supervisor.resume()
+        assert daemon.process.wait(DEADLINE_S) == 0
+        daemon.wait_line("draining")
+        daemon.wait_gone()
+        assert not any(line.startswith("feeder: ready") for line in daemon.lines)
+
+
+def are_asleep(node: psutil.Process, *workers: psutil.Process) -> bool:
+    """Return whether a node process and its workers, at least one, sleep at the same time."""
+    before = node.num_ctx_switches().voluntary
+    states = {each.status() for each in (node, *workers, node)}  # not runnable, nor at a disk
+    asleep = bool(workers) and states == {psutil.STATUS_SLEEPING}
+    return asleep and node.num_ctx_switches().voluntary == before

@@ -93,6 +93,16 @@ def test_malformed_quota_file_is_named(tmp_path: Path, file: str, text: bytes) -
 
 
 V1, V2 = cgroup_v1("/a", {"a": (300_000, 100_000)}), cgroup_v2("/b", {"b": "200000 100000"})
+
+
+@pytest.mark.parametrize(("file", "text"), [("cpulist", b"0-3\xff"), ("distance", b"ten 21")])
+def test_malformed_node_file_is_named(tmp_path: Path, file: str, text: bytes) -> None:
+    write_tree(tmp_path, node(0, "0-3", 0, "10 21") | node(1, "4-7", 1 << 20))
+    (tmp_path / "sys/devices/system/node/node0" / file).write_bytes(text)
+    with pytest.raises(ResourceError, match=f"node0/{file} cannot be parsed: "):
+        read_topology(tmp_path)
+
+
 ODD_MOUNTS = "31 23 0:26 / /sys\\000 rw - cgroup2 cgroup2 rw"
 
 

@@ -11,7 +11,6 @@ import pytest
 
 from feeder.errors import ResourceError
 from feeder.jpeg import libraries
-from feeder.jpeg.installed_pillow import InstalledPillow
 from tests.support.daemon import Daemon, pack_small, run_status
 from tests.support.plain_pillow import (
     WITHOUT_CODECS,
@@ -111,16 +110,6 @@ def test_plain_pillow_over_pillow_simd_is_reported(gone: str, tmp_path: Path) ->
     (warning,) = warnings
     assert warning.startswith("plain Pillow 13.0.0 has overwritten Pillow-SIMD ")
     assert "`make setup`" in warning
-
-
-def test_plain_pillow_and_missing_libraries_give_a_line_each() -> None:
-    pillow = InstalledPillow(
-        version="13.0.0", is_simd=False, overwritten="", missing=("libtiff", "libwebp")
-    )
-    plain, lacking = pillow.warnings()
-    assert plain.startswith("plain Pillow 13.0.0 is installed in place of Pillow-SIMD: ")
-    assert "compressed TIFFs and WebP images" in lacking
-    assert "install libtiff-dev and libwebp-dev" in lacking
 
 
 def test_daemon_warns_once_and_reports_the_loaded_versions(tmp_path: Path) -> None:

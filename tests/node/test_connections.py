@@ -3,6 +3,7 @@
 import os
 import socket
 from collections.abc import Iterator
+from pathlib import Path
 
 import psutil
 import pytest
@@ -128,6 +129,22 @@ def test_message_overhead_is_no_credit_for_an_endless_message(server: Server) ->
     server.receive(endless, UNFINISHED + 1000)
     server.connections.run_due(2.0)
     assert server.cut() == {endless}
+
+
+@pytest.mark.parametrize("is_reused", [False, True])
+def test_ended_connection_counts_no_bytes(server: Server, is_reused: bool) -> None:
+    """libzmq closes connections at any time; a file can then get the number."""
+    server.receive(server.accept_tcp(), UNFINISHED + 1)
+    ours, _ = server.ends[0]
+    number = ours.fileno()
+    ours.close()
+    if is_reused:
+        with Path(os.devnull).open() as file:
+            os.dup2(file.fileno(), number)
+    server.connections.run_due(1.0)
+    assert server.counters.connections_cut == {}
+    if is_reused:
+        os.close(number)
 
 
 @pytest.mark.parametrize("kind", ["too-many", "endless-message"])

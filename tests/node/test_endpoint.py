@@ -97,6 +97,19 @@ def unprivileged() -> Iterator[None]:
         os.seteuid(user)
 
 
+def test_inaccessible_folder_is_an_error(tmp_path: Path) -> None:
+    closed = tmp_path / "closed"
+    (closed / "deeper").mkdir(parents=True)
+    closed.chmod(0)
+    for path in (closed / "s", closed / "deeper" / "s"):
+        with (
+            unprivileged(),
+            pytest.raises(ResourceError, match=f"ipc://{path} cannot be bound: Permission denied"),
+        ):
+            clear_stale_socket(path)
+    closed.chmod(0o700)
+
+
 def test_socket_of_another_user_is_not_reported_as_in_use(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -4,6 +4,7 @@ import contextlib
 import ipaddress
 import os
 import socket
+import struct
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,7 +16,7 @@ from feeder.node.connections import Connections
 from feeder.node.endpoint import parse_endpoint
 from feeder.node.router import Router
 from feeder.wire.messages import MAX_HEADER_BYTES
-from tests.support.daemon import wait_until
+from tests.support.daemon import happens_within, wait_until
 from tests.support.misuse import dial_zmtp, frame
 
 
@@ -173,6 +174,23 @@ def test_a_peer_counts_as_ended_once_its_last_messages_are_read(
     assert router.take_ended() == []
     assert receive_peer(router) == peer
     assert set(router.take_ended()) == {peer}
+
+
+def test_close_is_bounded_while_monitor_events_are_unread(tmp_path: Path) -> None:
+    def close() -> float:
+        router = Router()
+        router.bind([parse_endpoint(f"ipc://{tmp_path}/crowd")])
+        with contextlib.suppress(BlockingIOError):  # the backlog is full
+            for _ in range(5000):
+                with socket.socket(socket.AF_UNIX) as caller:
+                    timeout = struct.pack("ll", 1, 0)
+                    caller.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, timeout)
+                    caller.connect(f"{tmp_path}/crowd")
+        begun_s = time.monotonic()
+        router.close()
+        return time.monotonic() - begun_s
+
+    happens_within(5.0, close)
 
 
 def test_a_successor_that_binds_during_the_close_keeps_its_socket_file(tmp_path: Path) -> None:

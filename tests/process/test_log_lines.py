@@ -270,14 +270,6 @@ STEPS = st.lists(st.tuples(st.floats(0, 30), st.sampled_from("abcd"), st.boolean
 RECORDS = [logging.makeLogRecord({"msg": f"m{number}"}) for number in range(6)]
 
 
-def test_kinds_have_their_own_limits_up_to_a_number_of_kinds() -> None:
-    limits = LogLimiter(admitted_max=3, kinds_max=3)
-    assert all(limits.admit(kind, 0.0) for kind in "abc" for _ in range(3))
-    assert [limits.admit(f"more {i}", 0.0) for i in range(5)] == [True] * 3 + [False] * 2
-    assert limits.admit("fresh", 60.0), "intervals that are over free their kinds"
-    assert limits.take_due(1000.0) == [], "lines without a record are counted elsewhere"
-
-
 @given(STEPS)
 def test_every_message_is_admitted_or_counted_once(steps: list[tuple[float, str, bool]]) -> None:
     limits, now_s, admitted, counted = LogLimiter(3, 3), 0.0, 0, 0

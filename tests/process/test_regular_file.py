@@ -5,6 +5,7 @@ in tests/security/test_keys.py.
 """
 
 import os
+import re
 import shutil
 import socket
 from collections.abc import Callable
@@ -58,11 +59,12 @@ def test_irregular_file_is_named(tmp_path: Path, make: Callable[[Path], Path], f
     assert caught.value.strerror == found
 
 
-def test_verify_names_a_pipe_in_place_of_the_quarantine_list(dataset: Path) -> None:
-    replace_by_pipe(dataset / "quarantine.jsonl")
+@pytest.mark.parametrize("name", ["quarantine.jsonl", "shard-00001.fds"])
+def test_verify_names_a_pipe_in_place_of_a_file_of_a_dataset(dataset: Path, name: str) -> None:
+    replace_by_pipe(dataset / name)
     done = call_feeder("verify", dataset)
     assert done.returncode == 3
-    assert f"quarantine.jsonl: it cannot be read ({PIPE})" in done.stdout + done.stderr
+    assert re.search(rf"{name}:? .*cannot be .*named pipe", done.stdout + done.stderr)
 
 
 def test_serve_names_a_pipe_in_place_of_a_manifest_or_a_configuration(

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.process.commands import COMMANDS, SCRIPT, run_of
-from tests.support.daemon import DEADLINE_S, run_status, serve
+from tests.support.daemon import DEADLINE_S
 from tests.support.sources import file_tree
 
 CLOSED = ("<&-", ">&-", "2>&-", "<&- >&- 2>&-")
@@ -87,30 +87,13 @@ def test_verify_reports_damage_by_status_if_nothing_can_be_printed(
 SHADOWS = ("feeder", "numpy", "random", "socket", "json", "signal", "typing", "msgspec")
 
 
-@pytest.mark.parametrize("name", ["pack", "verify"])
-def test_modules_in_the_working_directory_shadow_no_import(
-    name: str, packed: Path, tmp_path: Path
-) -> None:
-    here = shadowing_folder(tmp_path)
-    done = in_shell("$F", *run_of(name, packed, tmp_path), cwd=here)
-    assert (done.returncode, "shadowed" in done.stderr) == (0, False), done.stderr
-
-
-def shadowing_folder(folder: Path) -> Path:
-    here = folder / "here"
+def test_modules_in_the_working_directory_shadow_no_import(packed: Path, tmp_path: Path) -> None:
+    here = tmp_path / "here"
     for shadowed in SHADOWS:
         (here / shadowed).mkdir(parents=True)
         (here / shadowed / "__init__.py").write_text("raise SystemExit('shadowed')\n")
-    return here
-
-
-def test_daemon_serves_from_a_shadowing_or_deleted_folder(packed: Path, tmp_path: Path) -> None:
-    here, gone = shadowing_folder(tmp_path), tmp_path / "gone"
-    gone.mkdir()
-    for enter in (f"cd {here}", f"cd {gone} && rmdir {gone}"):
-        prefix = ("bash", "-c", f'{enter} && exec {SCRIPT} "${{@:4}}"', "bash")
-        with serve(packed, workers=1, prefix=prefix) as running:
-            run_status(running.endpoint)
+    done = in_shell("$F", *run_of("pack", packed, tmp_path), cwd=here)
+    assert (done.returncode, "shadowed" in done.stderr) == (0, False), done.stderr
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ import re
 import pytest
 from rich.text import Text
 
-from feeder.metrics.report import HostReport
+from feeder.metrics.report import HostReport, ServedDatasetReport
 from feeder.screens.sheet import ASCII, BLOCKS, CUT_BELOW, Glyphs, Sheet
 from feeder.screens.status_screen import CLIENTS_SHOWN, draw_status
 from feeder.screens.top_screen import draw_top
@@ -179,3 +179,22 @@ def test_fallbacks_are_shown_apart_from_incidents() -> None:
     assert "14 batches copied over tcp: ipc reads in place" in words(screen)
     assert "Incidents" not in screen
     assert "refused" not in screen
+
+
+def test_control_characters_of_names_reach_no_terminal() -> None:
+    """The wire refuses most of them; a name can still reorder or hide a line."""
+    evil = "a\u202eb\x1b[31mc\u2028d\u200f"
+    shape = HostShape(clients=[ClientShape(name=evil), ClientShape(name="other")])
+    report = host_report(
+        shape,
+        host=evil,
+        datasets=(
+            ServedDatasetReport(
+                name=evil, samples=1, classes=1, content="f", fingerprint="f", folder=evil
+            ),
+        ),
+        warnings=(evil,),
+    )
+    screen = draw(report)
+    assert "a?b?[31mc?d?" in screen
+    assert not re.search(r"[\x1b\u202e\u2028\u200f]", screen)

@@ -270,21 +270,6 @@ def test_jobs_that_always_have_chunks_keep_to_their_weights(
     )
 
 
-def test_records_of_jobs_are_bounded_and_only_grow() -> None:
-    jobs = Jobs({})
-    for number in range(100):
-        record = jobs.join(("key", str(number))).record
-        record.batches += 1
-        record.worker_s += 1.0
-        if number % 2:
-            record.sessions -= 1
-        assert sum(job.batches for job in jobs.records) == number + 1
-        assert len([*jobs.records]) <= 33
-    assert sum(job.sessions for job in jobs.records) == 50
-    again = jobs.join(("key", "98")).record
-    assert again.batches >= 1
-
-
 def test_a_job_that_was_passed_over_gets_no_credit() -> None:
     """As while its dataset stalls."""
     jobs = Jobs({})

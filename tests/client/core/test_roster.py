@@ -96,6 +96,15 @@ def test_siblings_are_dialled_as_long_as_the_reporting_endpoint_is_listed() -> N
     assert linked(shell) == ["tcp://b:1"]
 
 
+def test_only_the_latest_report_of_a_listed_endpoint_counts() -> None:
+    shell = Shell("tcp://a:1")
+    report(shell, "tcp://a:1")
+    report(shell, "tcp://a:2", 0, (("tcp://a:2",), ("tcp://a:9",)))
+    assert linked(shell) == ["tcp://a:1", "tcp://a:2", "tcp://a:3"]
+    report(shell, "tcp://a:1", 0, SIBLINGS[:2])
+    assert linked(shell) == ["tcp://a:1", "tcp://a:2"]
+
+
 def test_a_feeder_is_a_line_of_the_list_with_the_siblings_that_it_reports() -> None:
     shell = Shell()
     shell.do(EndpointsListed({"tcp://a:1": "rack-1", "tcp://b:1": ""}))
