@@ -1,15 +1,15 @@
-"""The network between client and feeder is cut, stalled, delayed, half closed: the same bytes."""
+"""The network between client and feeder is cut or stalled: the same bytes."""
 
 import re
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Final, get_args
+from typing import Final
 
 import pytest
 
-from bench.chaos.proxy import Side, TcpProxy
+from bench.chaos.proxy import TcpProxy
 from feeder.errors import PeerError
 from feeder.wire.messages import Welcome
 from tests.support.daemon import DEADLINE_S, Daemon, RawClient, serve, small_recipe, wait_until
@@ -17,8 +17,6 @@ from tests.support.lent_client import digest, expected, make_loader
 from trainer_client import FeederLoader
 
 EPOCHS: Final = 2
-LARGE: Final = {"image_size": 224, "recipe": {"resize_size": 236}}
-"""1.5 MB a batch, which a proxy forwards in several pieces."""
 
 
 @pytest.fixture(scope="module")
@@ -90,29 +88,6 @@ def test_client_waits_for_a_stalled_network(proxy: TcpProxy, undisturbed: list[s
         proxy.mend()
         assert taken.result(DEADLINE_S) == undisturbed
         assert loader.statistics().reconnects == 0
-
-
-def test_partial_message_is_discarded(daemon: Daemon, proxy: TcpProxy) -> None:
-    """Cut after some pieces of a chunk have arrived."""
-    with make_loader(daemon.endpoint, **LARGE) as loader:
-        undisturbed = take(loader, epochs=EPOCHS + 1)
-    with make_loader(proxy.endpoint, **LARGE) as loader, ThreadPoolExecutor() as pool:
-        # More batches lie between the stalls, and remain after them, than a window holds: the first
-        # stall ends before the second, and the client needs the network each time.
-        taken = pool.submit(take, loader, proxy.stall, at=(1, 6), epochs=EPOCHS + 1)
-        for _ in range(2):
-            wait_until(lambda: proxy.pieces_held, "part of a message is in flight")
-            cut(proxy)
-        assert taken.result(DEADLINE_S) == undisturbed
-
-
-@pytest.mark.parametrize("side", get_args(Side))
-def test_half_closed_connection_is_replaced(
-    proxy: TcpProxy, undisturbed: list[str], side: Side
-) -> None:
-    with make_loader(proxy.endpoint) as loader:
-        assert take(loader, lambda: proxy.half_close(side), at=(2,)) == undisturbed
-        wait_until(lambda: loader.statistics().reconnects == 1, "it has reconnected")
 
 
 @pytest.mark.parametrize(

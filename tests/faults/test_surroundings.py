@@ -1,9 +1,9 @@
-"""Daemon and clients depend on neither the wall clock, room in /dev/shm nor a name server."""
+"""Daemon and clients depend on neither room in /dev/shm nor a name server."""
 
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
@@ -26,18 +26,6 @@ WITHOUT_SHM: Final = (
 
 
 @pytest.fixture(scope="module")
-def jumping_clock(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, str]:
-    """An environment in which the wall clock jumps by two days between reads."""
-    environ = preload("wall_clock.c", tmp_path_factory.mktemp("clock"))
-    program = "import time; print(round(abs(time.time() - time.time()) / 86400))"
-    seen = subprocess.run(
-        [sys.executable, "-c", program], env=environ, capture_output=True, text=True, check=True
-    )
-    assert seen.stdout == "2\n", "the clock does not jump"
-    return environ
-
-
-@pytest.fixture(scope="module")
 def without_shm() -> Sequence[str]:
     """``WITHOUT_SHM``; skips if this user may not mount file systems."""
     done = subprocess.run([*WITHOUT_SHM, "true"], check=False, capture_output=True, text=True)
@@ -46,16 +34,13 @@ def without_shm() -> Sequence[str]:
     return WITHOUT_SHM
 
 
-@pytest.mark.parametrize("surroundings", ["jumping_clock", "without_shm"])
-def test_the_loss_of_a_worker_changes_nothing_under_a_jumping_clock_or_a_full_dev_shm(
-    packed: Path, tmp_path: Path, surroundings: str, request: pytest.FixtureRequest
+def test_the_loss_of_a_worker_changes_nothing_under_a_full_dev_shm(
+    packed: Path, tmp_path: Path, without_shm: Sequence[str]
 ) -> None:
-    strange = request.getfixturevalue(surroundings)
-    environ, prefix = (strange, ()) if surroundings == "jumping_clock" else ({}, strange)
     bind = f"ipc://{tmp_path}/node"
     with (
-        serve(packed, bind=bind, environ=environ, prefix=prefix) as daemon,
-        Client(environ=environ, prefix=prefix) as client,
+        serve(packed, bind=bind, prefix=without_shm) as daemon,
+        Client(prefix=without_shm) as client,
     ):
         client.open(daemon.endpoint)
         client.opened()

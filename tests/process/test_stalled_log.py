@@ -27,6 +27,9 @@ from tests.support.daemon import (
 )
 from tests.support.sources import REPOSITORY, feeder_command
 
+NAME = "n" * 128
+"""Of the dataset: each session logs a line with it."""
+
 
 def fill(fd: int) -> None:
     os.set_blocking(fd, False)
@@ -61,21 +64,11 @@ def stopped_terminal() -> Iterator[tuple[int, int]]:
 class UnreadDaemon:
     """A daemon with two workers and the stderr and stdout that the test gives it."""
 
-    def __init__(
-        self,
-        packed: Path,
-        endpoint: str,
-        *arguments: str,
-        stdout: int,
-        stderr: int,
-        name: str = "d",
-    ) -> None:
+    def __init__(self, packed: Path, endpoint: str, *more: str, stdout: int, stderr: int) -> None:
         self.endpoint = endpoint
+        options = ("--data", f"{NAME}={packed}", "--bind", endpoint, "--workers", "2", *more)
         self.process = subprocess.Popen(
-            feeder_command(
-                *("serve", "--data", f"{name}={packed}", "--bind", endpoint, "--workers", "2"),
-                *arguments,
-            ),
+            feeder_command("serve", *options),
             cwd=REPOSITORY,
             stdin=subprocess.DEVNULL,
             stdout=stdout,
@@ -119,7 +112,7 @@ class UnreadDaemon:
 def replace_a_worker(daemon: UnreadDaemon, dataset: Dataset) -> None:
     before = daemon.workers()
     with RawClient(daemon.endpoint) as client:
-        client.hello(small_recipe())
+        client.hello(small_recipe(), dataset=NAME)
         os.kill(min(before), signal.SIGKILL)
         epoch = 0
 
@@ -154,7 +147,7 @@ def test_unread_stderr_and_stdout_do_not_stop_the_daemon(
 def test_dropped_lines_are_counted_and_reported_once_the_log_is_read_again(
     packed: Path, tmp_path: Path
 ) -> None:
-    endpoint, name = f"ipc://{tmp_path}/s", "n" * 128  # each session logs a line with the name
+    endpoint = f"ipc://{tmp_path}/s"
     with (
         full_pipe() as (reader, writer),
         UnreadDaemon(
@@ -163,14 +156,13 @@ def test_dropped_lines_are_counted_and_reported_once_the_log_is_read_again(
             *("--log-level", "debug"),
             stdout=subprocess.DEVNULL,
             stderr=writer,
-            name=name,
         ) as daemon,
     ):
 
         def has_dropped() -> bool:
             with RawClient(endpoint) as client:  # a new one each time: message rates are limited
                 for _ in range(15):
-                    assert client.hello(small_recipe(), dataset=name).session
+                    assert client.hello(small_recipe(), dataset=NAME).session
                 client.bye()
             return daemon.counter("log_lines_dropped") > 0
 

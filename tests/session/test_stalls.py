@@ -2,7 +2,7 @@
 
 import pytest
 
-from feeder.session.worker_watch import CHUNK_DEADLINE_S, PATIENCE_S, PATIENT_AFTER, UNANSWERED_S
+from feeder.session.worker_watch import CHUNK_DEADLINE_S, PATIENCE_S, UNANSWERED_S
 from feeder.wire.messages import Failed
 from tests.session.test_silence import LATE_S
 from tests.support.session_shell import ROWS, Shell, alone_with, limits
@@ -63,25 +63,6 @@ def test_a_stalled_dataset_keeps_one_worker_while_others_wait() -> None:
     assert not failures(shell, A)
 
 
-def test_a_single_silent_worker_is_spared_unless_another_dataset_is_queued_behind() -> None:
-    shell = patient_shell(workers=1)
-    want(shell, A, "d", batches=1)
-    want(shell, B, "e", batches=1)
-    assert datasets_in_flight(shell) == {1: ["d", "d"]}
-    shell.advance(PATIENCE_S + 1)
-    assert not shell.killed
-    shell.fill(1)
-    shell.fill(1)
-    assert datasets_in_flight(shell) == {1: ["d", "e"]}
-    shell.advance(PATIENT_AFTER * (PATIENCE_S + 1))
-    assert shell.killed == [1]
-    shell.lose(1)
-    shell.join()
-    shell.finish()
-    for peer in (A, B):
-        assert shell.clients[peer].wanted[0, 0].sent == ROWS
-
-
 def test_a_stalled_dataset_is_probed_alone_until_it_answers() -> None:
     shell = patient_shell()
     want(shell, A, "d")
@@ -95,23 +76,6 @@ def test_a_stalled_dataset_is_probed_alone_until_it_answers() -> None:
     assert len(shell.table.watch.stalled) == 0
     shell.finish()
     assert all(wanted.sent == ROWS for wanted in shell.clients[A].wanted.values())
-
-
-@pytest.mark.parametrize(("answering", "fails"), [(2, False), (3, False), (2, True)])
-def test_any_answer_of_a_silent_worker_ends_the_stall(answering: int, fails: bool) -> None:
-    shell = patient_shell(workers=3)
-    want(shell, A, "d")
-    shell.advance(20.0)
-    for worker in (2, 3):
-        shell.fill(worker)
-    shell.advance(CHUNK_DEADLINE_S - 20.0)
-    assert shell.killed == [1]
-    assert len(shell.table.watch.stalled) == 1
-    if fails:
-        shell.fail(answering)
-    else:
-        shell.fill(answering)
-    assert len(shell.table.watch.stalled) == 0
 
 
 def test_a_dataset_with_a_held_worker_is_not_probed_and_its_batches_fail() -> None:

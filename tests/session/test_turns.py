@@ -14,7 +14,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from feeder.metrics.hangs import KernelState, ProcessLook
 from feeder.session.dispatch import Dispatcher
 from feeder.session.jobs import Jobs
 from feeder.session.state import PendingBatch, Session
@@ -268,68 +267,3 @@ def test_jobs_that_always_have_chunks_keep_to_their_weights(
     assert shares(loads, until_s=10) == pytest.approx(
         [each / total for each in weights.values()], abs=0.05
     )
-
-
-def test_a_job_that_was_passed_over_gets_no_credit() -> None:
-    """As while its dataset stalls."""
-    jobs = Jobs({})
-    going, stalled = (Load(name).session(1, jobs) for name in ("going", "stalled"))
-    jobs.add(going)
-    jobs.add(stalled)
-
-    def serve(session: Session) -> None:
-        jobs.begin_chunk(session)
-        jobs.charge(session.job, 0.1)
-        jobs.settle(session.job, 0.1, 0.1)
-
-    for _ in range(1000):
-        serve(going)
-        jobs.limit_credit(stalled.job, 0.0)
-    served = []
-    for _ in range(20):
-        served.append(next(jobs.turns()))
-        serve(served[-1])
-    assert 8 <= served.count(going) <= 12
-
-
-def debt_after(
-    took_s: float,
-    *,
-    looks: list[KernelState] | None = None,
-    suspended_s: float = 0.0,
-    is_lost: bool = False,
-) -> float:
-    """Return the debt of a job after one chunk that took a worker so long, while another waits."""
-    dispatcher = Dispatcher(jobs := Jobs({}))
-    dispatcher.add_worker(1)
-    for session, name in enumerate(["one", "other"]):
-        dispatcher.enqueue(_batch(Load(name, chunk=ROWS).session(session, jobs)), 0.0)
-    first, _ = dispatcher.dispatch(0.0)
-    for number, state in enumerate(looks or ()):
-        dispatcher.watch.check({1: ProcessLook(state, 0.0)}, (), 1.0 + 0.5 * number)
-    if suspended_s:
-        dispatcher.watch.on_resumed(suspended_s)
-    if is_lost:
-        dispatcher.remove_worker(1, True, False, took_s)
-    else:
-        dispatcher.finish(first.ticket, took_s, took_s)
-    return -jobs.credit_s(first.batch.session.job)
-
-
-@pytest.mark.parametrize(
-    ("took_s", "how", "least_s", "most_s"),
-    [
-        (2.9, {}, 1.4, 1.5),  # half of the time was the other job's
-        (2.9, {"looks": ["runs", "runs"]}, 1.4, 1.5),
-        (2.9, {"is_lost": True}, 1.4, 1.5),
-        (29.0, {"looks": ["storage"] * 50}, 14.45, 14.55),
-        (2.9, {"looks": ["stopped", "stopped"]}, 0.0, 0.05),
-        (2.9, {"looks": ["stopped", "stopped"], "is_lost": True}, 0.0, 0.05),
-        (100.0, {"suspended_s": 99.9}, 0.0, 1.0),
-    ],
-    ids=str,
-)
-def test_a_chunk_is_charged_with_its_time_unless_the_worker_was_stopped_or_suspended(
-    took_s: float, how: dict[str, Any], least_s: float, most_s: float
-) -> None:
-    assert least_s <= debt_after(took_s, **how) <= most_s

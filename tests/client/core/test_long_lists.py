@@ -88,22 +88,6 @@ def test_links_are_few_and_requests_reach_the_owners() -> None:
     assert len(cluster.met) > 2 * LINKS_MAX, "it has gone round"
 
 
-def test_owners_stay_linked_when_a_job_turns_out_to_have_many_ranks() -> None:
-    """A list without names, whose feeders were all linked before the first sequence."""
-    cluster = Cluster()
-    cluster.do(EndpointsListed(dict.fromkeys(ENDPOINTS[2:62], "")))
-    cluster.greet_all()
-    assert len(cluster.links) == 60
-    asked_before = [*cluster.prefetch.held[0, 0].requests]
-    cluster.session.begin(BatchSequence(0, range(0, 80_000, 4_000)))
-    cluster.do()
-    owners = prefer(hello(recipe=RECIPE), ENDPOINTS[2:62], **FIELDS)
-    assert len(cluster.links) <= 4 + SPARES + 4
-    assert owners.order((0, 0))[0] in cluster.links.values()
-    assert [*cluster.prefetch.held[0, 0].requests] == asked_before, "it is busy, so its link stays"
-    assert set(asked_before) <= cluster.links.keys()
-
-
 def test_sessions_of_a_long_list_have_small_windows() -> None:
     shell = Shell(*ENDPOINTS, window=4)
     out = shell.connect(0)
@@ -171,19 +155,6 @@ def test_other_spares_are_tried_while_the_first_ones_do_not_answer() -> None:
         for link in list(shell.links):
             shell.lose(link)
     assert len(shell.links) <= LINKS_MAX
-
-
-def test_a_link_to_a_process_that_is_known_holds_no_batches_back() -> None:
-    names = {"tcp://a:1": "one", "tcp://b:1": "two", "tcp://c:1": "three"}
-    shell = Shell(window=8, buffers=4)
-    shell.do(EndpointsListed(names))
-    for link in (0, 1):
-        shell.connect(link)
-        shell.receive(welcome(link + 1, node="n/0", window=8), link)
-    shell.session.begin(BatchSequence(0, range(10)))
-    asked_now = asked(shell.do(), 0)
-    asked_later = asked(shell.run_until(2.5), 0)
-    assert [*asked_now, *asked_later][:3] == [(0, 0), (0, 1), (0, 2)]
 
 
 def test_two_feeders_of_one_name_share_the_work_and_are_reported_once() -> None:

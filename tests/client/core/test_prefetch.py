@@ -180,15 +180,6 @@ def share(buffers: int = 5) -> Prefetch:
     return prefetch
 
 
-def test_rows_of_one_link_do_not_count_for_another() -> None:
-    prefetch = share()
-    arrive(prefetch, (0, 0), 0, A)
-    arrive(prefetch, (0, 0), 3, B)
-    arrive(prefetch, (0, 0), 6, B)
-    assert not prefetch.ready
-    assert prefetch.progress() == "4 of its 7 rows have arrived", "of the one that is farther"
-
-
 def test_a_lost_link_leaves_the_requests_on_others() -> None:
     prefetch = share()
     arrive(prefetch, (0, 0), 0, B)
@@ -202,13 +193,6 @@ def test_a_lost_link_leaves_the_requests_on_others() -> None:
     assert prefetch.releases.pop(B, []) == [(0, 0)]
 
 
-def test_a_link_that_comes_back_may_be_asked_for_a_batch_that_failed() -> None:
-    prefetch = share()
-    fail(prefetch, A, (0, 0), "disk of a")
-    prefetch.forget(A)
-    assert not prefetch.held[0, 0].failures
-
-
 def test_a_failure_or_another_loan_after_the_loan_of_a_batch_is_ignored() -> None:
     prefetch = share()
     assert lend(prefetch, A, 0)
@@ -219,38 +203,6 @@ def test_a_failure_or_another_loan_after_the_loan_of_a_batch_is_ignored() -> Non
     assert prefetch.releases.pop(A, []) == [], "the slot is still to be read"
     assert take_keys(prefetch) == [(0, 0)]
     assert prefetch.releases.pop(A, []) == [(0, 0)]
-
-
-def test_a_batch_that_is_still_read_is_taken_again_without_a_request() -> None:
-    prefetch = share()
-    lend(prefetch, A, 0)
-    batch = prefetch.take()
-    assert batch is not None
-    prefetch.begin(BatchSequence(0, range(10)))
-    prefetch.extend(70)
-    again = prefetch.take()
-    assert again is not None
-    assert (again.key, again.lent) == (batch.key, batch.lent)
-    assert again.buffer != batch.buffer
-    assert prefetch.load(A) == 1
-    prefetch.return_buffer(batch.buffer)
-    assert prefetch.releases.pop(A, []) == [], "it is read at another place"
-    prefetch.return_buffer(again.buffer)
-    assert prefetch.releases.pop(A, []) == [(0, 0)]
-
-
-def test_a_batch_that_is_given_back_before_it_is_taken_again_is_requested() -> None:
-    prefetch = share()
-    lend(prefetch, A, 0)
-    batch = prefetch.take()
-    assert batch is not None
-    prefetch.begin(BatchSequence(0, range(10)))
-    prefetch.extend(70)
-    assert (0, 0) not in open_keys(prefetch)
-    prefetch.return_buffer(batch.buffer)
-    assert prefetch.releases.pop(A, []) == [(0, 0)]
-    assert prefetch.take() is None
-    assert open_keys(prefetch)[0] == (0, 0)
 
 
 def test_a_lent_batch_can_be_reclaimed_for_an_earlier_one() -> None:

@@ -20,7 +20,6 @@ from feeder.errors import ConfigError, DatasetError, FeederError, PeerError, Pro
 from feeder.wire.messages import (
     Bye,
     Draining,
-    Failed,
     Hello,
     Lent,
     NotReady,
@@ -187,23 +186,6 @@ def test_other_refusals_end_the_session_for_good(
     assert shell.session.due_s == float("inf")
 
 
-def test_words_of_other_sessions_and_repeated_welcomes_change_nothing() -> None:
-    shell = serve()
-    assert refuse(shell, "window", 99) == []
-    assert shell.receive(welcome()) == []
-    shell.receive(Failed(session=9, epoch=0, index=0, code="dataset", message="broken"))
-    shell.receive(Draining(session=9))
-    shell.answer(0, session=9)
-    assert not shell.prefetch.ready
-    assert len(shell.session.served_endpoints) == 1
-    assert shell.session.error is None
-    assert shell.session.reconnects == 0
-    assert sends(shell.receive(welcome(2))) == [
-        Bye(session=1),
-        Request(session=2, number=2, want=((0, 0), (0, 1))),
-    ], "the last session counts"
-
-
 def test_another_dataset_after_a_restart_is_an_error() -> None:
     shell = serve()
     shell.lose()
@@ -304,15 +286,6 @@ def test_a_process_that_was_stopped_itself_blames_no_network() -> None:
     shell.receive(welcome())
     shell.do_at(2.0, MessageReceived(0, Pong(session=1, verdict="healthy")))
     assert shell.session.verdict(60.0) == "healthy", "nothing was read for 58 s"
-
-
-def test_the_first_batch_is_timed_from_its_request() -> None:
-    shell = serve(10.0)
-    shell.now_s = 12.5
-    shell.answer(0)
-    shell.now_s = 14.0
-    shell.answer(1)
-    assert shell.session.first_batch_s == 2.5
 
 
 # Slots that are mapped
@@ -445,22 +418,6 @@ def test_a_node_short_of_memory_gets_back_loans_that_cannot_be_taken_yet() -> No
     assert shell.prefetch.load(0) == 2, "both batches are asked for"
 
 
-def test_a_loan_of_an_earlier_request_is_ignored_and_releasing_frees_all_slots() -> None:
-    shell = share_slots()
-    shell.session.begin(BatchSequence(1, range(10)))
-    shell.do()
-    shell.session.begin(BatchSequence(0, range(10)))
-    assert sends(shell.do()) == [
-        Request(session=1, number=3, want=((0, 0), (0, 1)), release=((1, 0), (1, 1)))
-    ]
-    shell.receive(lent(0, 0, request=1))
-    assert shell.session.take() is None, "the node has that slot back and may write to it"
-    shell.receive(lent(0, 1, request=3))
-    assert shell.prefetch.ready
-    shell.session.release_slots()
-    assert shell.session.take() is None
-
-
 @pytest.mark.parametrize(
     ("loans", "taken", "error"),
     [
@@ -478,42 +435,3 @@ def test_an_invalid_loan_is_a_protocol_error(loans: list[Lent], taken: int, erro
             assert shell.session.take() is not None
     with pytest.raises(ProtocolError, match=f"ipc:///run/node: .*{error}"):
         shell.session.take()
-
-
-def share_window(window: int, buffers: int = 0) -> Shell:
-    """Return a client with mapped slots that has requested as many batches as its window has."""
-    shell = Shell(IPC, window=window, buffers=buffers or window)
-    shell.connect()
-    shell.receive(welcome(window=window))
-    shell.session.begin(BatchSequence(0, range(10)))
-    shell.map_slots(slots=window)
-    return shell
-
-
-def lend(shell: Shell, index: int) -> None:
-    """Deliver the message of a lent batch alone, without the clock."""
-    message = lent(index, index, request=shell.prefetch.held[0, index].requests[0].number)
-    shell.session.handle(MessageReceived(0, message), shell.now_s)
-
-
-def test_a_free_buffer_waits_for_another_unless_the_node_could_run_out_of_work() -> None:
-    shell = share_window(window=6)
-    session = shell.session
-    lend(shell, 0)
-    assert not session.is_clock_due(), "with a batch that was lent there is nothing to request"
-    assert shell.take_key() == (0, 0)
-    assert not session.is_clock_due()
-    lend(shell, 1)
-    assert shell.take_key() == (0, 1)
-    assert session.is_clock_due()
-    assert not session.is_clock_due(spare=1), "the consumer asks before its next wait"
-    assert len(asked(shell.do())) == 2
-    assert not session.is_clock_due()
-    shell = share_window(window=3)
-    lend(shell, 0)
-    assert shell.take_key() == (0, 0)
-    assert shell.session.is_clock_due(spare=1)
-    assert asked(shell.do()) == [(0, 3)]
-    shell = share_window(window=6, buffers=8)
-    lend(shell, 0)
-    assert shell.session.is_clock_due(), "a batch that found no room is requested next"
