@@ -1,15 +1,13 @@
 """`feeder.host.topology` on machines of every kind."""
 
-from pathlib import PurePosixPath
-from feeder.host.kernel_files import Mount
-from feeder.host.kernel_files import parse_mounts
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from feeder.errors import ConfigError, ResourceError
+from feeder.host.kernel_files import Mount, parse_mounts
 from feeder.host.topology import format_cpulist, parse_cpulist, read_topology, usable_cpus
 from tests.support.machine_tree import cgroup_v1, cgroup_v2, node, write_tree
 
