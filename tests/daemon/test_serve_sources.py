@@ -28,7 +28,7 @@ from tests.support.daemon import (
     wait_until,
 )
 from tests.support.hanging_fs import small_disk
-from tests.support.sources import encoded, error_line, image, make_source, run_feeder
+from tests.support.sources import call_feeder, encoded, error_line, image, make_source, run_feeder
 from trainer_client import NumpyLoader
 
 IMAGES = 67
@@ -233,7 +233,7 @@ def test_what_is_neither_dataset_nor_source_is_one_line(tmp_path: Path) -> None:
 
 
 def test_show_packs_nothing(source: Path, tmp_path: Path) -> None:
-    done = run_feeder("serve", *options(source, tmp_path), "--show")
+    done = call_feeder("serve", *options(source, tmp_path), "--show")
     assert done.returncode == 0
     assert f'd = "{source}"' in done.stdout
     assert f'dir = "{tmp_path}/cache"' in done.stdout

@@ -244,7 +244,7 @@ def test_unix_sockets_are_accessible_to_the_group(keyed: KeyedDaemon) -> None:
 def test_log_and_show_contain_no_key(keyed: KeyedDaemon, packed: Path) -> None:
     secret = keyed.server.secret.read_text().split()[-1]
     keys = ("--secret-key", keyed.server.secret, "--client-keys", keyed.allowed)
-    done = run_feeder("serve", "--data", f"d={packed}", *keys, "--show")
+    done = call_feeder("serve", "--data", f"d={packed}", *keys, "--show")
     assert done.returncode == 0
     assert str(keyed.server.secret) in done.stdout
     assert secret not in done.stdout + done.stderr + "".join(keyed.daemon.lines)

@@ -435,3 +435,16 @@ def test_an_invalid_loan_is_a_protocol_error(loans: list[Lent], taken: int, erro
             assert shell.session.take() is not None
     with pytest.raises(ProtocolError, match=f"ipc:///run/node: .*{error}"):
         shell.session.take()
+
+
+def test_a_free_buffer_waits_for_another_unless_the_node_could_run_out_of_work() -> None:
+    for window, may_wait in ((6, True), (3, False)):
+        shell = Shell(IPC, window=window, buffers=window)
+        shell.connect()
+        shell.receive(welcome(window=window))
+        shell.session.begin(BatchSequence(0, range(10)))
+        shell.map_slots(slots=window)
+        shell.session.handle(MessageReceived(0, lent(0, 0)), shell.now_s)  # without the clock
+        assert shell.take_key() == (0, 0)
+        assert shell.session.is_clock_due(spare=1) != may_wait
+        assert len(asked(shell.do())) == 1
