@@ -418,6 +418,13 @@ def test_a_node_short_of_memory_gets_back_loans_that_cannot_be_taken_yet() -> No
     assert shell.prefetch.load(0) == 2, "both batches are asked for"
 
 
+def test_nothing_is_taken_once_slots_are_released() -> None:
+    shell = share_slots()
+    shell.receive(lent(0, 1))
+    shell.session.release_slots()
+    assert shell.session.take() is None
+
+
 @pytest.mark.parametrize(
     ("loans", "taken", "error"),
     [
