@@ -53,9 +53,7 @@ class Look(enum.IntEnum):
     DECIMAL = 3
     MISSING = 4
     NAME = 5
-    HUGE = 6
-    """A whole number that no label can be."""
-    LIST = 7
+    LIST = 6
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -243,7 +241,7 @@ class _Reader:
         count, decimals, names = self._count, self._count[Look.DECIMAL], self._count[Look.NAME]
         if self._kind == "float":
             return "floats", 1
-        numeric = count[Look.NUMBER] + count[Look.HUGE] + count[Look.WHOLE] + decimals
+        numeric = count[Look.NUMBER] + count[Look.WHOLE] + decimals
         if not numeric + names or self._are_padded(numeric, names):
             return "names", 1
         are_names_few = _are_few(names, numeric + names)
@@ -274,12 +272,6 @@ class _Reader:
                     "give --label-kind index if they are classes, float if they are values",
                     Look.WHOLE,
                 )
-        if count[Look.HUGE]:
-            raise ConfigError(
-                f"labels{self._where} are numbers that are too large for classes"
-                f"{self._such_as(Look.HUGE)}: choose another field with --label, or give "
-                "--label-kind name"
-            )
         return "numbers", 1
 
     def _are_padded(self, numeric: int, names: int) -> bool:
@@ -289,7 +281,7 @@ class _Reader:
         if not names or len(lengths) != 1 or not all(text.isdecimal() for text in texts):
             return False
         (length,) = lengths
-        numbers = self._items.rows["label"][self._looks == Look.NUMBER]
+        numbers = self._items.rows["label"][self._items.rows["form"] == Form.NUMBER]
         is_long = (numbers >= 10 ** (length - 1)) & (numbers < 10**length)
         return numeric == len(numbers) and bool(is_long.all())
 
@@ -425,7 +417,7 @@ def _look_at_text(text: str) -> Look:
     if is_missing_word(text):
         return Look.MISSING
     if is_whole(text):
-        return Look.HUGE
+        return Look.NUMBER  # too large a one
     value = parse_decimal(text)
     if value is None:
         return Look.NAME

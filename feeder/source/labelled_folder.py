@@ -48,15 +48,6 @@ _NO_FILE: Final = 0
 class LabelledFolder(LooseFiles):
     """The images of a folder that a file labels; its one container is the folder."""
 
-    def __init__(self, spec: SourceSpec) -> None:
-        """Raise ConfigError for options of labels where there are none."""
-        super().__init__(spec)
-        if not spec.labels_file and (spec.image or spec.label):
-            raise ConfigError(
-                f"{'--image' if spec.image else '--label'} has no meaning for a folder without "
-                "labels: give the file that has them with --labels"
-            )
-
     def list_items(self, container: int, listing: ItemListing) -> None:
         """Add every file that a row lists; reject rows without a file and images without a row.
 

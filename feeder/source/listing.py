@@ -17,9 +17,9 @@ import mmap
 import os
 import struct
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import BinaryIO, Final, Self
+from typing import Any, BinaryIO, Final, Self
 
 import msgspec
 import numpy as np
@@ -236,12 +236,10 @@ class ItemListing:
     def _store_label(self, form: Form, value: Value) -> tuple[Form, int]:
         """Return the form and the number that a record holds for a label."""
         if isinstance(value, list):
+            self.about.facts.observe(form, value, self.about.base)
+            values: Sequence[Any] = value
             if form == Form.TEXTS:
-                self.about.facts.observe_texts(value)  # type: ignore[arg-type]
                 values = [self._text_number(str(text)) for text in value]
-            else:
-                self.about.facts.observe(value, self.about.base)  # type: ignore[arg-type]
-                values = value  # type: ignore[assignment]
             at = self._text_bytes
             self._write_text(encode_values(form, values))
             return form, at

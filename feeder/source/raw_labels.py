@@ -87,9 +87,11 @@ class LabelFacts(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     missing: int = 0
     """Of these, lists with null or NaN."""
 
-    def observe(self, values: Sequence[float], base: int) -> None:
-        """Count a list of numbers."""
+    def observe(self, form: Form, values: Sequence[Any], base: int) -> None:
+        """Count a list."""
         self.widths[len(values)] = self.widths.get(len(values), 0) + 1
+        if form == Form.TEXTS:
+            return
         distinct = set(values)
         self.classes += len(distinct) == len(values) and all(
             value >= base and value == int(value) for value in values
@@ -103,10 +105,6 @@ class LabelFacts(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
             self.zero += 0 in switches
             self.minus += -1 in switches
             self.missing += MISSING in switches
-
-    def observe_texts(self, values: Sequence[str]) -> None:
-        """Count a list of names."""
-        self.widths[len(values)] = self.widths.get(len(values), 0) + 1
 
     def add(self, other: "LabelFacts") -> None:
         """Add the counts of another container."""
@@ -132,7 +130,7 @@ def read_raw(raw: object, *, is_name: bool = False) -> tuple[Form, Value]:
         return _read_text(raw, is_name)
     if isinstance(raw, numbers.Integral):
         number = int(raw)
-        return (Form.NUMBER, number) if abs(number) <= _INT64_MAX else (Form.TEXT, _digits(number))
+        return (Form.NUMBER, number) if abs(number) <= _INT64_MAX else (Form.TEXT, str(number))
     if isinstance(raw, numbers.Real):
         return Form.REAL, float(raw)
     raise BadLabel(f"its label is of the type {type(raw).__name__}")
@@ -159,10 +157,7 @@ def check_float(value: float) -> float:
 
 def show_label(value: object) -> str:
     """Return a label for a reason, shortened: it may be a text or a number of any length."""
-    try:
-        text = ascii(value)
-    except ValueError:  # Python writes no number of over 4,300 digits
-        return "of thousands of digits"
+    text = ascii(value)
     return text if len(text) <= _SHOWN_CHARACTERS else f"{text[:_SHOWN_CHARACTERS]}…"
 
 
@@ -201,13 +196,6 @@ def _read_text(raw: str, is_name: bool) -> tuple[Form, Value]:
 def is_whole(text: str) -> bool:
     """Return whether a text is a whole number of any size, written without a point."""
     return _WHOLE.fullmatch(text) is not None
-
-
-def _digits(number: int) -> str:
-    try:
-        return str(number)
-    except ValueError:  # Python writes no number of over 4,300 digits
-        raise BadLabel("its label is a number of thousands of digits") from None
 
 
 def _read_list(values: list[Any], is_name: bool) -> tuple[Form, Value]:

@@ -221,10 +221,6 @@ def test_options_that_a_kind_does_not_have_are_refused(here: Path, kind: str, op
     ("options", "problem"),
     [
         ({"kind": "zip"}, "--source zip: must be class-folder, labelled-folder, webdataset, "),
-        (
-            {"kind": "labelled-folder", "label_kind": "none", "label": "x"},
-            "--label has no meaning for a folder without labels",
-        ),
         ({"location": "{x.csv,y.csv}", "kind": "class-folder"}, "is 2 files: --source class-fold"),
     ],
 )

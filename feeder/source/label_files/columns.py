@@ -48,16 +48,14 @@ _SPLIT_NAMES: Final = frozenset(
     | {"partition", "fold", "phase", "usage"}
 )
 _SPLIT_FLAG: Final = re.compile(r"is[-_ ]?(.+)", re.IGNORECASE | re.DOTALL)
-_SPLIT_YES: Final = frozenset({"1", "1.0", "true", "t", "yes", "y"})
-_SPLIT_NO: Final = frozenset({"0", "0.0", "false", "f", "no", "n"})
 _REST: Final = "rest"
 """The split of rows that are not of the one that a column of yes and no is about."""
 _SHOWN_COLUMNS: Final = 12
 HOT_KINDS: Final = ("multi", "one-hot", "multi-hot")
 """Kinds of labels for which a column, or a place in a list, is a class."""
 SEPARATORS: Final = (";", "|", ",")
-YES: Final = frozenset({"1", "1.0", "true"})
-NO: Final = frozenset({"0", "0.0", "false"})
+YES: Final = frozenset({"1", "1.0", "true", "t", "yes", "y"})
+NO: Final = frozenset({"0", "0.0", "false", "f", "no", "n"})
 MINUS: Final = frozenset({"-1", "-1.0"})
 _DECIMAL: Final = re.compile(r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?", re.ASCII)
 _MISSING_WORDS: Final = frozenset({"", "?", "-", "na", "n/a", "nan", "none", "null", "nil", "<na>"})
@@ -81,9 +79,9 @@ class SplitColumn:
     def read(self, cell: object) -> str:
         """Return the split that a cell names, as it is written; empty where it names none."""
         text = str(cell).strip() if isinstance(cell, (str, int, float)) else ""
-        if self._flag and text.lower() in _SPLIT_YES:
+        if self._flag and text.lower() in YES:
             return self._flag
-        return _REST if self._flag and text.lower() in _SPLIT_NO else text
+        return _REST if self._flag and text.lower() in NO else text
 
     def holds_splits(self, values: Collection[str]) -> bool:
         """Return whether ``values``, which ``read`` returned, are splits."""

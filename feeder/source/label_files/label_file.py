@@ -132,30 +132,28 @@ class LabelFile:
         return [read_float(text) for text in parts] or None if self._kind == "float" else parts
 
     def _read_classes(self, cells: Sequence[str]) -> str | list[str]:
-        """Return the classes that have a 1 in their columns."""
+        """Return the classes that have a 1 in their columns; -1 is a 0 where no cell is one."""
         chosen: list[str] = []
         for name, cell in zip(self._labels, cells, strict=True):
             text = cell.lower()
-            if text in YES or (self._is_uncertain(name, text) and self._uncertain == "yes"):
+            if text in YES:
                 chosen.append(name)
-            elif text not in NO and text not in MINUS and not is_missing_word(text):
+            elif text in NO or (text in MINUS and not self._has_zero):
+                continue
+            elif text not in MINUS and not is_missing_word(text):
                 raise BadLabel(f"its label {cell[:80]!r} in column {name[:80]!r} is not 0 or 1")
+            elif not self._uncertain:
+                raise ConfigError(
+                    f"column {printable(name)} of {self._where} has {text or 'an empty cell'} "
+                    "beside 0 and 1: give --uncertain no, yes or leave-out"
+                )
+            elif self._uncertain == "leave-out":
+                raise BadLabel(f"its label in column {name[:80]!r} is {text or 'empty'}")
+            elif self._uncertain == "yes":
+                chosen.append(name)
         if self._kind == "one-hot" and len(chosen) != 1:
             raise BadLabel(f"{len(chosen)} of its columns have a 1, not one")
         return chosen[0] if self._kind == "one-hot" else chosen
-
-    def _is_uncertain(self, name: str, text: str) -> bool:
-        """Return whether a cell is neither 0 nor 1; -1 is a 0 where no cell is one."""
-        if not is_missing_word(text) and not (text in MINUS and self._has_zero):
-            return False
-        if not self._uncertain:
-            raise ConfigError(
-                f"column {printable(name)} of {self._where} has {text or 'an empty cell'} beside 0 "
-                "and 1: give --uncertain no, yes or leave-out"
-            )
-        if self._uncertain == "leave-out":
-            raise BadLabel(f"its label in column {name[:80]!r} is {text or 'empty'}")
-        return True
 
 
 def _is_list(cell: str) -> bool:
