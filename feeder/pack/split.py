@@ -41,10 +41,6 @@ class SplitOptions(msgspec.Struct, frozen=True, kw_only=True):
             )
         if (self.val_fraction is None) == (self.val_list is None):
             raise ConfigError("--split takes --val-fraction or --val-list, one of the two")
-        if self.val_fraction is not None and not 0 < self.val_fraction < 1:
-            raise ConfigError(
-                f"--val-fraction {self.val_fraction:g} is not between 0 and 1: give 5% or 0.05"
-            )
 
     def describe(self) -> str:
         """What a resumed packing must have in common with this."""

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from feeder.errors import ConfigError, DatasetError
-from feeder.process.path_text import path_from_text, path_to_text, printable
+from feeder.process.path_text import path_from_text, printable
 from feeder.source.decompress import open_container
 from feeder.source.kinds import Kind, missing_extra
 from feeder.source.label_files.tables import read_class_names
@@ -126,16 +126,24 @@ def _read_ground_truth(spec: SourceSpec) -> tuple[tuple[str, ...], tuple[str, ..
     """
     where = printable(spec.labels_file)
     text, meta = _find_files(path_from_text(spec.labels_file), where)
-    lines = _split_lines(text, where)
+    try:
+        lines = tuple(line.strip() for line in text.decode("utf-8-sig").rstrip().split("\n"))
+    except UnicodeDecodeError as error:
+        raise DatasetError(f"{where} is not UTF-8 at byte {error.start}") from None
+    for number, line in enumerate(lines, 1):
+        if not line.isprintable() or not line or line.startswith("ILSVRC2012_val_"):
+            raise DatasetError(
+                f"{where}: line {number} is {printable(line[:60]) or 'empty'}; line k has to be "
+                "the class of image k, and nothing else"
+            )
     if not all(line.isascii() and line.isdecimal() for line in lines):
         return lines, ()
     if spec.class_names_file:
-        names = path_from_text(spec.class_names_file)
-        classes = read_class_names(names)
+        classes = read_class_names(path_from_text(spec.class_names_file))
         if len(classes) >= _ORDER_CHECKED_FROM and [*classes] == sorted(classes):
             raise ConfigError(
-                f"{printable(path_to_text(names))} is in alphabetic order, which ILSVRC2012's ids "
-                f"are not in: {_GIVE_CLASSES}"
+                f"{printable(spec.class_names_file)} is in alphabetic order, which ILSVRC2012's "
+                f"ids are not in: {_GIVE_CLASSES}"
             )
     elif meta is not None:
         classes = _read_meta(meta, where)
@@ -164,36 +172,19 @@ def _find_files(path: Path, where: str) -> tuple[bytes, bytes | None]:
 
 
 def _find_members(path: Path, where: str) -> tuple[bytes, bytes]:
-    found: dict[str, bytes] = {}
+    members: dict[str, bytes] = {}
     with open_container(path) as content:
         walk = TarWalk(content)
         for member in walk:
             name = member.name.rpartition("/")[2]
-            if name in (GROUND_TRUTH, META) and member.kind == "file":
-                if member.size_bytes > _FILE_BYTES_MAX:
-                    raise DatasetError(f"{name} in {where} has {member.size_bytes} bytes")
-                found.setdefault(name, b"".join(walk.read(member)))
-    for name in (GROUND_TRUTH, META):
-        if name not in found:
-            raise DatasetError(f"{where} has no {name}: it is not ILSVRC2012's development kit")
-    return found[GROUND_TRUTH], found[META]
-
-
-def _split_lines(data: bytes, where: str) -> tuple[str, ...]:
-    try:
-        lines = [line.strip() for line in data.decode("utf-8-sig").rstrip().split("\n")]
-    except UnicodeDecodeError as error:
-        raise DatasetError(f"{where} is not UTF-8 at byte {error.start}") from None
-    for number, line in enumerate(lines, 1):
-        if not line or not line.isprintable():
-            fault = "is not text" if line else "is empty"
-            raise DatasetError(f"{where}: line {number} {fault}; line k is the class of image k")
-        if line.startswith("ILSVRC2012_val_"):
-            raise DatasetError(
-                f"{where}: line {number} has an image's name; give only the classes, a line each, "
-                "in the order of the images' numbers"
-            )
-    return tuple(lines)
+            is_small = member.size_bytes <= _FILE_BYTES_MAX
+            if name in (GROUND_TRUTH, META) and member.kind == "file" and is_small:
+                members.setdefault(name, b"".join(walk.read(member)))
+    if len(members) < 2:
+        raise DatasetError(
+            f"{where} has no {GROUND_TRUTH} or no {META}: it is not ILSVRC2012's development kit"
+        )
+    return members[GROUND_TRUTH], members[META]
 
 
 def _read_meta(data: bytes, where: str) -> tuple[str, ...]:

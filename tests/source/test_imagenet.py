@@ -101,38 +101,29 @@ def list_validation(folder: Path, **options: Any) -> Listed:
     return list_one("imagenet-val", path, **options)
 
 
-def put_labels(folder: Path, form: str) -> dict[str, str]:
-    """Write the labels in one of their forms; return the options that name them."""
-    if form == "ids and class names":
-        put(folder, {"truth.txt": _IDS_TEXT, "names.txt": "\n".join(SYNSETS)})
-        names = str(folder / "names.txt")
-        return {"labels_file": str(folder / "truth.txt"), "class_names_file": names}
-    name, files = {
-        "synsets": ("val.txt", {"val.txt": _SYNSETS_TEXT}),
-        "ids beside meta.mat": (GROUND_TRUTH, {GROUND_TRUTH: _IDS_TEXT, "meta.mat": meta()}),
-        "kit.tar.gz": ("kit.tar.gz", {"kit.tar.gz": gzip.compress(tar_bytes(_KIT))}),
-        "kit.tar": ("kit", {"kit": tar_bytes(_KIT)}),
-        "kit's folder": ("ILSVRC2012_devkit_t12", _KIT),
-        "kit's data folder": ("ILSVRC2012_devkit_t12/data", _KIT),
-    }[form]
-    return {"labels_file": str(put(folder, files) / name)}
+_FORMS: dict[str, dict[str, bytes]] = {
+    "val.txt": {"val.txt": _SYNSETS_TEXT},
+    "truth.txt": {"truth.txt": _IDS_TEXT, "names.txt": "\n".join(SYNSETS).encode()},
+    GROUND_TRUTH: {GROUND_TRUTH: _IDS_TEXT, "meta.mat": meta()},
+    "kit.tar.gz": {"kit.tar.gz": gzip.compress(tar_bytes(_KIT))},
+    "kit": {"kit": tar_bytes(_KIT)},
+    "ILSVRC2012_devkit_t12": _KIT,
+    "ILSVRC2012_devkit_t12/data": _KIT,
+}
+"""Files with the labels in each of their forms, by which of them --labels names."""
 
 
-_FORMS = (
-    *("synsets", "ids and class names", "ids beside meta.mat", "kit.tar.gz", "kit.tar"),
-    *("kit's folder", "kit's data folder"),
-)
-
-
-@pytest.mark.parametrize("form", _FORMS)
-def test_every_form_of_the_ground_truth_gives_the_same_synsets(tmp_path: Path, form: str) -> None:
-    options = put_labels(tmp_path, form)
+@pytest.mark.parametrize("name", _FORMS)
+def test_every_form_of_the_ground_truth_gives_the_same_synsets(tmp_path: Path, name: str) -> None:
+    options = {"labels_file": str(put(tmp_path, _FORMS[name]) / name)}
+    if "names.txt" in _FORMS[name]:
+        options["class_names_file"] = str(tmp_path / "names.txt")
     listed = list_validation(tmp_path, **options)
     assert listed.labels == EXPECTED
     assert (listed.rejected, listed.facts.by_name) == ({}, True)
     images = read_one("imagenet-val", tmp_path / "val.tar", listed, **options)
     assert dict(zip(listed.items, images, strict=True)) == VALIDATION
-    if form != "synsets":  # then all classes are known
+    if name != "val.txt":  # then all classes are known
         assert listed.facts.texts == SYNSETS
 
 
@@ -167,7 +158,11 @@ def test_without_labels_none_are_needed(tmp_path: Path) -> None:
             r"line 2 has the id 5; ids are 1 \.\. 4",
         ),
         ({"v": b"n1\n\nn2\n"}, DatasetError, "line 2 is empty"),
-        ({"v": b"ILSVRC2012_val_00000001.JPEG 65\n"}, DatasetError, "line 1 has an image's name"),
+        (
+            {"v": b"ILSVRC2012_val_00000001.JPEG 65\n"},
+            DatasetError,
+            "line 1 is ILSVRC2012_val_00000001.JPEG 65; line k",
+        ),
         ({"v/x": b""}, DatasetError, f"{GROUND_TRUTH} cannot be read: No such file"),
     ],
 )
@@ -181,11 +176,8 @@ def test_a_bad_ground_truth_is_an_error_of_one_line(
 
 
 def test_class_names_in_alphabetic_order_are_not_those_of_the_ids(tmp_path: Path) -> None:
-    names = put(tmp_path, {"v": _IDS_TEXT}) / "names"
-    names.write_bytes(b"".join(b"n%08d\n" % number for number in range(1000)))
-    labels = tmp_path / "v"
+    names = b"".join(b"n%08d\n" % number for number in range(1000))
+    put(tmp_path, {"v": _IDS_TEXT, "names": names})
+    files = {"labels_file": str(tmp_path / "v"), "class_names_file": str(tmp_path / "names")}
     with pytest.raises(ConfigError, match="is in alphabetic order, which ILSVRC2012's ids are not"):
-        list_validation(tmp_path, labels_file=str(labels), class_names_file=str(names))
-    names.write_bytes(b"n00000002\nn00000001\nn00000002\n")
-    with pytest.raises(ConfigError, match="has n00000002 in lines 1 and 3"):
-        list_validation(tmp_path, labels_file=str(labels), class_names_file=str(names))
+        list_validation(tmp_path, **files)
