@@ -11,7 +11,7 @@ it with the same settings. While the head is away there is no controller, and th
 import logging
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -115,14 +115,15 @@ class Controller:
             self._hosts_due_s = now_s + _HOSTS_EVERY_S
         if self._scaled is not None:
             self._plan.wanted = self._scaled
-        launches = self._plan.decide(now_s)
+        started = [_Actor(launch) for launch in self._plan.decide(now_s)]
+        self._actors |= {actor.launch: actor for actor in started}
         self._turned_s = now_s
         published = self._plan.published()
         if published != self._published and (not self._adopted or now_s >= self._publish_by_s):
             self._publish(published)  # first: nothing may hold up what clients need to know
         for launch in self._plan.ending():
             self._end(self._actors[launch])
-        self._start(launches)
+        self._start(started)
         self._status = self._describe(is_starting=False)
 
     def _adopt(self) -> None:
@@ -131,7 +132,7 @@ class Controller:
         if kept is not None:
             self._plan.wanted = kept.wanted
         for launch in kept.launches if kept is not None else ():
-            handle = ray_hosts.find_actor(launch, self._request.namespace)
+            handle = ray_hosts.find_actor(launch.actor, self._request.namespace)
             if handle is not None:
                 self._actors[launch] = actor = _Actor(launch, handle)
                 self._watch(actor)
@@ -195,7 +196,7 @@ class Controller:
             if actor.handle is not None:
                 ray_hosts.kill_actor(actor.handle)
         except Exception:  # noqa: BLE001 -- as in the loop; what is lost must be replaced
-            _log.warning("%s could not be killed", actor.launch, exc_info=True)
+            _log.warning("%s could not be killed", actor.launch.actor, exc_info=True)
 
     def _end(self, actor: _Actor) -> None:
         if actor.end_by_s is not None:
@@ -204,11 +205,9 @@ class Controller:
         try:
             actor.future = actor.handle.end.remote()
         except Exception:  # noqa: BLE001 -- as in the loop; the turn's launches must be started
-            _log.warning("%s could not be ended", actor.launch, exc_info=True)
+            _log.warning("%s could not be ended", actor.launch.actor, exc_info=True)
 
-    def _start(self, launches: Iterable[Launch]) -> None:
-        actors = [_Actor(launch) for launch in launches]
-        self._actors |= {actor.launch: actor for actor in actors}
+    def _start(self, actors: Sequence[_Actor]) -> None:
         try:
             # Before an actor exists that a later controller would not know.
             kept = Kept(wanted=self._plan.wanted, launches=tuple(self._actors))

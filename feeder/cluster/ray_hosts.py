@@ -19,7 +19,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from feeder.cluster.command import last_line
 from feeder.cluster.host_actor import HostActor
-from feeder.cluster.policy.plan import Launch, name_feeder
+from feeder.cluster.policy.plan import Launch
 from feeder.cluster.settings import Kept, Request, serve_options
 from feeder.errors import PeerError
 from feeder.installation import install_command
@@ -62,7 +62,7 @@ def start_actor(launch: Launch, request: Request) -> Any:
     return (
         ray.remote(HostActor)
         .options(
-            name=_name_actor(launch),
+            name=launch.actor,
             namespace=request.namespace,
             lifetime="detached",  # the controller's death must not end feeders
             max_restarts=0,  # the plan decides where to launch again
@@ -75,14 +75,10 @@ def start_actor(launch: Launch, request: Request) -> Any:
     )
 
 
-def _name_actor(launch: Launch) -> str:
-    return f"{name_feeder(launch.slot)}-{launch.launch}"
-
-
-def find_actor(actor: str | Launch, namespace: str) -> Any | None:
-    """The handle of a named actor, or of a launch's; None if there is none."""
+def find_actor(name: str, namespace: str) -> Any | None:
+    """The handle of a named actor; None if there is none."""
     try:
-        return ray.get_actor(actor if isinstance(actor, str) else _name_actor(actor), namespace)
+        return ray.get_actor(name, namespace)
     except ValueError:
         return None
 
@@ -139,7 +135,7 @@ def clear(namespace: str) -> None:
     """End what an earlier controller left, and forget it."""
     kept = load_kept(namespace)
     for launch in kept.launches if kept is not None else ():
-        handle = find_actor(launch, namespace)
+        handle = find_actor(launch.actor, namespace)
         if handle is not None:
             kill_actor(handle)
     _internal_kv_del(_KEPT_KEY, namespace=namespace)

@@ -31,7 +31,8 @@ class Actor:
     def __init__(self, launch: Launch) -> None:
         self.launch = launch
         self.watching, self.ending = Future(), Future()
-        self.is_ending = self.is_killed = False
+        self.ends = 0
+        self.is_killed = False
         self.watch = SimpleNamespace(remote=self._watch)
         self.end = SimpleNamespace(remote=self._end)
 
@@ -40,7 +41,7 @@ class Actor:
         return self.watching
 
     def _end(self) -> Future:
-        self.is_ending = True
+        self.ends += 1
         return self.ending
 
     def serve(self) -> None:
@@ -74,8 +75,8 @@ class Ray(ModuleType):
         self.actors[launch.launch] = Actor(launch)
         return self.actors[launch.launch]
 
-    def find_actor(self, launch: Launch, namespace: str) -> Actor | None:
-        return self.actors.get(launch.launch)
+    def find_actor(self, name: str, namespace: str) -> Actor | None:
+        return next((each for each in self.actors.values() if each.launch.actor == name), None)
 
     def kill_actor(self, actor: Actor) -> None:
         actor.is_killed = True
@@ -178,7 +179,9 @@ def test_a_daemon_that_ends_is_blamed_on_its_host_and_killed(
         monkeypatch.setattr(cluster.module, "_END_MAX_S", 0.0)
         failed.end.remote = None  # a call raises, as Ray's may while its head is away
     failed.watching.value = {"state": "ended", "last_line": "dataset d is missing"}
-    assert cluster.turn() == {"feeder-0": "10.0.0.1"}
+    for _ in range(2):
+        assert cluster.turn() == {"feeder-0": "10.0.0.1"}
+    assert failed.ends == is_accepted, "once"
     failed.ending.value = True
     cluster.actor_of(1).serve()  # on the third host
     assert cluster.turn() == {"feeder-0": "10.0.0.1", "feeder-1": "10.0.0.3"}

@@ -41,6 +41,11 @@ class Launch:
     """Ray's id of the node; a host that restarts gets another one."""
     address: str
 
+    @property
+    def actor(self) -> str:
+        """The name of its actor."""
+        return f"{name_feeder(self.slot)}-{self.launch}"
+
 
 @dataclass(slots=True)
 class _Run:
