@@ -2,11 +2,12 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from feeder.dataset.opened import Dataset
-from feeder.plan.labels import LabelSpec
+from feeder.plan.labels import INDEX_LABELS, LabelSpec
 from feeder.survey.duplicates import (
     DUPLICATES_NAME,
     Duplicates,
@@ -18,11 +19,9 @@ from tests.support.synthetic_sets import Sample, write_set
 _CLASSES = ("cat", "dog", "owl")
 
 
-def _find(folder: Path, samples: list[Sample], shards: int = 3, **options: object) -> Duplicates:
-    labels = options.get("labels", LabelSpec())
-    assert isinstance(labels, LabelSpec)
+def _find(folder: Path, samples: list[Sample], labels: LabelSpec = INDEX_LABELS) -> Duplicates:
     classes = _CLASSES if labels.kind in ("index", "multi") else ()
-    manifest = write_set(folder, samples, labels=labels, classes=classes, shards=shards)
+    manifest = write_set(folder, samples, labels=labels, classes=classes, shards=3)
     with Dataset(folder, manifest, open_shards=2) as dataset:
         return find_duplicates(dataset)
 
@@ -49,32 +48,28 @@ def test_groups_are_found_over_all_shards_with_conflicting_labels_first(tmp_path
     assert [group.is_conflicting for group in found.groups] == [True, False, False]
 
 
-@pytest.mark.parametrize("kind", ["multi", "float"])
+@pytest.mark.parametrize(
+    ("kind", "values"),
+    [
+        ("multi", [(0, 2), (1,), (0,)]),
+        ("float", [(0.1, 2.0, 3.0), (1.0, 0.0, 0.0), (0.5, 2.0, 3.0)]),
+    ],
+)
 def test_labels_beside_the_record_are_compared(
-    tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, kind: Any, values: list[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("feeder.survey.facts._PIECE_LABEL_BYTES", 24)  # a row or a few a piece
-    labels = LabelSpec(kind=kind, width=3)  # type: ignore[arg-type]
-    values: list[tuple[float, ...]] = [(0, 2), (1,), (0, 2), (0,)]
-    if kind == "float":
-        values = [(0.1, 2.0, 3.0), (1.0, 0.0, 0.0), (0.1, 2.0, 3.0), (0.5, 2.0, 3.0)]
-
-    def encode(row: tuple[float, ...]) -> bytes:
-        if kind == "float":
-            return labels.encode_floats(row)
-        return labels.encode_multi(int(each) for each in row)
-
+    labels = LabelSpec(kind=kind, width=3)
+    encode = labels.encode_multi if kind == "multi" else labels.encode_floats
     samples = [
-        Sample(name=f"s{number}", source=source, row=encode(row))
-        for number, (source, row) in enumerate(
-            zip((4, 6, 4, 6, 1), (*values, values[0]), strict=True)
-        )
+        Sample(name=f"s{number}", source=source, row=encode(values[label]))
+        for number, (source, label) in enumerate([(4, 0), (6, 1), (4, 0), (6, 2), (1, 0)])
     ]
     found = _find(tmp_path, samples, labels=labels)
     assert (found.samples, found.conflicting) == (2, 1)
     assert [group.labels for group in found.groups] == [
-        (values[1], values[3]),
-        (values[0], values[2]),
+        (values[1], values[2]),
+        (values[0], values[0]),
     ]
 
 
