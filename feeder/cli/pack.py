@@ -214,7 +214,7 @@ def format_summary(destination: Path, summary: "PackSummary") -> list[str]:
     from feeder.pack.progress import format_duration
     from feeder.process.path_text import printable
     from feeder.survey.duplicates import DUPLICATES_NAME
-    from feeder.survey.numbers import plural
+    from feeder.survey.numbers import largest_first, plural
     from feeder.survey.page import SURVEY_NAME
     from feeder.survey.words import ODD_KINDS, SUBSAMPLINGS
 
@@ -230,11 +230,11 @@ def format_summary(destination: Path, summary: "PackSummary") -> list[str]:
         f"({packed / max(manifest.source_bytes, 1):.3f})",
         f"  this run: {plural(summary.packed_files, 'file')} in "
         f"{format_duration(summary.seconds)}, {rate:,.0f} images/s",
-        f"  subsampling: {_counts(manifest.subsampling, SUBSAMPLINGS)}",
+        f"  subsampling: {_list_counts(manifest.subsampling, SUBSAMPLINGS)}",
     ]
     if manifest.odd:
-        titles = {kind: words.title for flag, words in ODD_KINDS.items() for kind in flag.kinds()}
-        lines.append(f"  odd: {_counts(manifest.odd, titles)}")
+        titles = {kind: words.title for kind, words in ODD_KINDS.items()}
+        lines.append(f"  odd: {_list_counts(manifest.odd, titles)}")
     turned = manifest.odd.get("exif-ignored", 0)
     if turned:
         lines.append(
@@ -256,10 +256,9 @@ def format_summary(destination: Path, summary: "PackSummary") -> list[str]:
     for name in summary.lost_classes:
         lines.append(f"  warning: every image of class {printable(name)} was quarantined")
     if summary.quarantine:
-        kinds = Counter(entry.kind for entry in summary.quarantine)
-        lines.append(
-            f"  quarantined: {_counts(kinds)}; listed in {destination / 'quarantine.jsonl'}"
-        )
+        kinds = largest_first(Counter(entry.kind for entry in summary.quarantine))
+        counted = ", ".join(f"{count:,} {kind}" for kind, count in kinds)
+        lines.append(f"  quarantined: {counted}; listed in {destination / 'quarantine.jsonl'}")
         lines += [
             f"    {printable(entry.path)}: {entry.kind} ({entry.reason})"
             for entry in summary.quarantine[:10]
@@ -282,9 +281,8 @@ def _describe_labels(manifest: "Manifest") -> str:
     return f" of {what}{plural(len(manifest.classes), 'class', 'classes')}"
 
 
-def _counts(counts: "Mapping[str, int]", titles: "Mapping[str, str] | None" = None) -> str:
-    """E.g. ``2 empty, 1 corrupt`` or, with titles, ``PNG (12), Wrong suffix (1)``."""
-    ordered = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
-    if titles is None:
-        return ", ".join(f"{count:,} {kind}" for kind, count in ordered)
-    return ", ".join(f"{titles.get(kind, kind)} ({count:,})" for kind, count in ordered)
+def _list_counts(counts: "Mapping[str, int]", titles: "Mapping[str, str]") -> str:
+    """E.g. ``PNG (12), Wrong suffix (1)``."""
+    from feeder.survey.numbers import largest_first
+
+    return ", ".join(f"{titles.get(kind, kind)} ({n:,})" for kind, n in largest_first(counts))

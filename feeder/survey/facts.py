@@ -28,8 +28,8 @@ class Facts:
 
     sizes: NDArray[np.void]
     """(n,), with the fields width, height and blob_bytes."""
-    examples: dict[Oddity, list[int]]
-    """The first EXAMPLES_MAX samples of each oddity."""
+    examples: dict[str, list[int]]
+    """The first EXAMPLES_MAX samples of each oddity, by its name in the manifest."""
     class_samples: NDArray[np.int64]
     """How many samples have each class, (classes,)."""
     classes_of_sample: NDArray[np.int64]
@@ -67,7 +67,7 @@ def read_facts(dataset: Dataset) -> Facts:
     columns = min(labels.width, VALUES_MAX)
     facts = Facts(
         sizes=np.empty(samples, [("width", "<u2"), ("height", "<u2"), ("blob_bytes", "<u4")]),
-        examples={flag: [] for flag in Oddity},
+        examples={flag.kinds()[0]: [] for flag in Oddity},
         class_samples=np.zeros(classes, np.int64),
         classes_of_sample=np.empty(samples if labels.kind == "multi" else 0, np.int64),
         values=np.empty((samples, columns) if labels.kind == "float" else (0, 0), np.float32),
@@ -81,7 +81,8 @@ def read_facts(dataset: Dataset) -> Facts:
             )
         for name in ("width", "height", "blob_bytes"):
             facts.sizes[name][piece] = records[name]
-        for flag, examples in facts.examples.items():
+        for flag in Oddity:
+            examples = facts.examples[flag.kinds()[0]]
             if len(examples) < EXAMPLES_MAX:
                 rows = np.flatnonzero(records["flags"] & flag)[: EXAMPLES_MAX - len(examples)]
                 examples += (piece.start + rows).tolist()

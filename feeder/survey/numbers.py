@@ -1,5 +1,6 @@
 """Writes numbers as a reader expects them: separators, few digits, units."""
 
+from collections.abc import Mapping
 from typing import Final
 
 _PREFIXES: Final = (("G", 1e9), ("M", 1e6), ("k", 1e3))
@@ -54,3 +55,8 @@ def format_bytes(value: float) -> str:
 def plural(count: int, one: str, many: str = "") -> str:
     """E.g. "1 class" or "1,000 classes"."""
     return f"{count:,} {one if count == 1 else many or one + 's'}"
+
+
+def largest_first(counts: Mapping[str, int]) -> list[tuple[str, int]]:
+    """Names with their counts; those with equal counts by name."""
+    return sorted(counts.items(), key=lambda item: (-item[1], item[0]))

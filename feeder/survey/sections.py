@@ -6,7 +6,6 @@ from typing import Final, Protocol
 
 import numpy as np
 
-from feeder.dataset.format import Oddity
 from feeder.dataset.manifest import QUARANTINE_NAME, Manifest
 from feeder.dataset.opened import Dataset
 from feeder.process.path_text import printable
@@ -34,6 +33,7 @@ from feeder.survey.numbers import (
     format_bytes,
     format_column_share,
     format_share,
+    largest_first,
     plural,
 )
 from feeder.survey.pictures import make_figure, make_picture
@@ -72,7 +72,7 @@ def size_section(dataset: Dataset, facts: Facts) -> str:
     ]
     drawn = join_lines(draw_chart(chart, f"size-{at}") for at, chart in enumerate(charts))
     rows = []
-    for kind, count in sorted(manifest.subsampling.items(), key=lambda item: (-item[1], item[0])):
+    for kind, count in largest_first(manifest.subsampling):
         share = format_column_share(count, manifest.samples)
         name = escape(SUBSAMPLINGS.get(kind, kind))
         rows.append((name, f"{count:,}", share, draw_share(count / manifest.samples)))
@@ -107,15 +107,12 @@ def size_section(dataset: Dataset, facts: Facts) -> str:
 
 
 def odd_section(dataset: Dataset, facts: Facts) -> str:
-    flags, manifest = {flag.kinds()[0]: flag for flag in Oddity}, dataset.manifest
-    pieces = []
-    for name, count in sorted(manifest.odd.items(), key=lambda item: (-item[1], item[0])):
-        if not count or name not in flags:
-            continue
-        kind = ODD_KINDS[flags[name]]
+    manifest, pieces = dataset.manifest, []
+    for name, count in largest_first(manifest.odd):
+        kind = ODD_KINDS[name]
         style = "calm" if kind.effect == UNCHANGED else "changed"
         tag = f'<span class="tag {style}">{escape(kind.effect)}</span> ' if kind.effect else ""
-        figures = join_lines(make_figure(dataset, at) for at in facts.examples[flags[name]])
+        figures = join_lines(make_figure(dataset, at) for at in facts.examples[name])
         pieces.append(
             _make_kind(
                 escape(kind.title),
@@ -157,20 +154,20 @@ def left_out_section(manifest: Manifest, quarantine: Iterable[LeftOut]) -> str:
         f"({format_share(manifest.quarantined, total)}) did not become samples. "
         f"<code>{QUARANTINE_NAME}</code>, beside this page, lists them all.</p>"
     ]
-    ordered = sorted(kinds.items(), key=lambda item: (-len(item[1]), item[0]))
-    for name, entries in ordered[:_LEFT_OUT_KINDS_MAX]:
+    counts = {name: len(entries) for name, entries in kinds.items()}
+    for name, count in largest_first(counts)[:_LEFT_OUT_KINDS_MAX]:
         rows = [
             (escape_path(entry.path), escape_reason(entry.reason))
-            for entry in entries[:_LEFT_OUT_NAMED_MAX]
+            for entry in kinds[name][:_LEFT_OUT_NAMED_MAX]
         ]
         caption = f"Left out: {printable(name)}"
         table = make_table(caption, ("Name", "Reason"), rows, kind="plain files")
         pieces.append(
             _make_kind(
                 escape_name(name),
-                f"<b>{len(entries):,}</b> {'image' if len(entries) == 1 else 'images'}",
+                f"<b>{count:,}</b> {'image' if count == 1 else 'images'}",
                 f"<p>{escape(LEFT_OUT[name])}</p>" if name in LEFT_OUT else "",
-                f"<div>{table}\n{_more(len(entries) - _LEFT_OUT_NAMED_MAX)}</div>",
+                f"<div>{table}\n{_more(count - _LEFT_OUT_NAMED_MAX)}</div>",
             )
         )
     return make_section("left-out", "Left out", *pieces)

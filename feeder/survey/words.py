@@ -2,11 +2,9 @@
 
 from typing import Final, NamedTuple
 
-from feeder.dataset.format import Oddity
-
 
 class OddKind(NamedTuple):
-    """What the survey writes about an Oddity."""
+    """What the survey writes about an odd kind of source."""
 
     title: str
     effect: str
@@ -18,95 +16,92 @@ class OddKind(NamedTuple):
 UNCHANGED: Final = "pixels unchanged"
 CONVERTED: Final = "converted"
 
-_ANIMATION: Final = " Transparency is dropped; of an animation, the first frame is kept."
-_FORMATS: Final = {
-    Oddity.PNG: ("PNG", " Transparency is dropped; 16 bits a sample become 8."),
-    Oddity.WEBP: ("WebP", _ANIMATION),
-    Oddity.GIF: ("GIF", _ANIMATION),
-    Oddity.BMP: ("BMP", ""),
-    Oddity.TIFF: ("TIFF", " Only the first page is kept."),
-    Oddity.PPM: ("PBM, PGM or PPM", ""),
-}
 
-ODD_KINDS: Final[dict[Oddity, OddKind]] = {
-    **{
-        flag: OddKind(
-            title,
-            CONVERTED,
-            f"Packing decoded it, converted it to RGB, and encoded it as a JPEG.{loss}",
-        )
-        for flag, (title, loss) in _FORMATS.items()
-    },
-    Oddity.PROGRESSIVE: OddKind(
+def _other_format(title: str, loss: str = "") -> OddKind:
+    meaning = f"Packing decoded it, converted it to RGB, and encoded it as a JPEG.{loss}"
+    return OddKind(title, CONVERTED, meaning)
+
+
+_ANIMATION: Final = " Transparency is dropped; of an animation, the first frame is kept."
+
+ODD_KINDS: Final[dict[str, OddKind]] = {
+    "png": _other_format("PNG", " Transparency is dropped; 16 bits a sample become 8."),
+    "webp": _other_format("WebP", _ANIMATION),
+    "gif": _other_format("GIF", _ANIMATION),
+    "bmp": _other_format("BMP"),
+    "tiff": _other_format("TIFF", " Only the first page is kept."),
+    "ppm": _other_format("PBM, PGM or PPM"),
+    "progressive": OddKind(
         "Progressive JPEG",
         UNCHANGED,
         "The file holds the image as a series of scans. Packing re-coded it without loss.",
     ),
-    Oddity.ARITHMETIC: OddKind(
+    "arithmetic": OddKind(
         "Arithmetic-coded JPEG",
         UNCHANGED,
         "Many programs cannot read this coding. Packing re-coded it without loss.",
     ),
-    Oddity.CMYK: OddKind(
+    "cmyk": OddKind(
         "CMYK JPEG",
         CONVERTED,
         "The file has four channels, for print. Packing converted it to RGB as Pillow does, "
         "without a colour profile, and encoded it again. Check that the colours look right.",
     ),
-    Oddity.RARE_JPEG: OddKind(
+    "rare-jpeg": OddKind(
         "Rare kind of JPEG",
         CONVERTED,
         "Its coding, chroma subsampling or quantisation tables cannot be cut into tiles, some of "
         "its scans are missing, or damage left it with values that decoders treat differently. "
         "Packing decoded it and encoded it again.",
     ),
-    Oddity.WRONG_SUFFIX: OddKind(
+    "wrong-suffix": OddKind(
         "Wrong suffix",
         "",
         "The name ends in the suffix of another format. Packing goes by the bytes; the name is "
         "kept.",
     ),
-    Oddity.WARNED: OddKind(
+    "warned": OddKind(
         "Decoder warnings",
         "",
         "The decoder reported a defect that does not stop it, such as stray bytes. Check that the "
         "pictures are complete.",
     ),
-    Oddity.EXIF_IGNORED: OddKind(
+    "exif-ignored": OddKind(
         "EXIF rotation ignored",
         UNCHANGED,
         "The file asks viewers to rotate or mirror the image. Packing left it as it is stored, as "
         "torchvision does. If the pictures lie on their side, pack with --apply-exif.",
     ),
-    Oddity.EXIF_APPLIED: OddKind(
+    "exif-applied": OddKind(
         "EXIF rotation applied",
         "rotated",
         "The file asks viewers to rotate or mirror the image. Packing turned it upright; without "
         "loss, unless it is also listed as encoded again.",
     ),
-    Oddity.EXIF_REENCODED: OddKind(
+    "exif-reencoded": OddKind(
         "EXIF rotation, encoded again",
         CONVERTED,
         "The image had to be rotated, and its size does not allow that without loss. Packing "
         "decoded it and encoded it again.",
     ),
-    Oddity.RESIZED: OddKind(
+    "resized": OddKind(
         "Resized",
         CONVERTED,
         "The image was larger than --max-side. Packing shrank it and encoded it again.",
     ),
-    Oddity.REENCODED: OddKind(
+    "reencoded": OddKind(
         "JPEG encoded again",
         CONVERTED,
         "The file was a JPEG that could have stayed as it was. Packing decoded it and encoded it "
         "again because of --max-side, --quality or --subsampling.",
     ),
-    Oddity.CLIPPED: OddKind(
+    "clipped": OddKind(
         "Levels above white",
         "clipped",
         "The image has 16 bits a sample, and levels above --png16-max, which became white.",
     ),
 }
+"""By the manifest's name of an Oddity."""
 
 LEFT_OUT: Final[dict[str, str]] = {
     "bad-label": "The label has no meaning, or does not fit those of the other samples.",
