@@ -15,6 +15,8 @@ from feeder.cli.options import (
     read_keys,
 )
 from feeder.errors import ConfigError, DatasetError
+from feeder.process.path_text import printable
+from feeder.survey.numbers import plural
 
 if TYPE_CHECKING:
     from feeder.dataset.manifest import Manifest
@@ -89,7 +91,6 @@ def add_parsers(subparsers: "argparse._SubParsersAction[Any]") -> None:
 def run_verify(arguments: argparse.Namespace) -> int:
     from feeder.pack.task_pool import choose_jobs
     from feeder.pack.verify import verify_dataset
-    from feeder.survey.numbers import plural
 
     problems = 0
 
@@ -115,7 +116,6 @@ def run_verify(arguments: argparse.Namespace) -> int:
 def run_unpack(arguments: argparse.Namespace) -> int:
     from feeder.pack.task_pool import choose_jobs
     from feeder.pack.unpack import SHORTENED_NAME, unpack_dataset
-    from feeder.survey.numbers import plural
 
     out: Path = arguments.out
     manifest, shortened = perform(
@@ -139,7 +139,6 @@ def run_repack(arguments: argparse.Namespace) -> int:
     from feeder.pack.progress import format_duration
     from feeder.pack.task_pool import choose_jobs
     from feeder.repack.run import repack_dataset
-    from feeder.survey.numbers import plural
 
     old, new, jobs = arguments.old, arguments.new, choose_jobs(arguments.jobs)
     summary = perform(
@@ -160,7 +159,6 @@ def run_repack(arguments: argparse.Namespace) -> int:
 
 
 def run_names(arguments: argparse.Namespace) -> int:
-    from feeder.process.path_text import printable
 
     is_endpoint = "://" in arguments.dataset
     for name in (_request_names if is_endpoint else _read_names)(arguments):

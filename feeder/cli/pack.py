@@ -2,16 +2,19 @@
 
 import argparse
 import dataclasses
+from collections import Counter
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from feeder.cli.options import add_jobs_option, describe_resumable, option, perform
 from feeder.errors import ConfigError
+from feeder.process.path_text import printable
 from feeder.source.kinds import MODULES
+from feeder.survey.numbers import largest_first, plural
+from feeder.survey.words import ODD_KINDS, SUBSAMPLINGS
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from feeder.dataset.manifest import Manifest
     from feeder.pack.run import PackSummary
     from feeder.pack.split import SplitOptions
@@ -209,14 +212,9 @@ def _choose_split(arguments: argparse.Namespace) -> "tuple[SplitOptions | None, 
 
 def format_summary(destination: Path, summary: "PackSummary") -> list[str]:
     """The lines that list what was packed, what was odd, and what was left out."""
-    from collections import Counter
-
     from feeder.pack.progress import format_duration
-    from feeder.process.path_text import printable
     from feeder.survey.duplicates import DUPLICATES_NAME
-    from feeder.survey.numbers import largest_first, plural
     from feeder.survey.page import SURVEY_NAME
-    from feeder.survey.words import ODD_KINDS, SUBSAMPLINGS
 
     manifest = summary.manifest
     packed = sum(shard.bytes for shard in manifest.shards)
@@ -270,8 +268,6 @@ def format_summary(destination: Path, summary: "PackSummary") -> list[str]:
 
 
 def _describe_labels(manifest: "Manifest") -> str:
-    from feeder.survey.numbers import plural
-
     labels = manifest.labels
     if labels.kind == "float":
         return f" with {labels.width} numbers each" if labels.width > 1 else " with a number each"
@@ -281,8 +277,6 @@ def _describe_labels(manifest: "Manifest") -> str:
     return f" of {what}{plural(len(manifest.classes), 'class', 'classes')}"
 
 
-def _list_counts(counts: "Mapping[str, int]", titles: "Mapping[str, str]") -> str:
+def _list_counts(counts: Mapping[str, int], titles: Mapping[str, str]) -> str:
     """E.g. ``PNG (12), Wrong suffix (1)``."""
-    from feeder.survey.numbers import largest_first
-
     return ", ".join(f"{titles.get(kind, kind)} ({n:,})" for kind, n in largest_first(counts))

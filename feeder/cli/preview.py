@@ -15,6 +15,7 @@ from feeder.cli.options import (
     read_keys,
 )
 from feeder.errors import ConfigError, ProtocolError
+from feeder.survey.numbers import plural
 
 if TYPE_CHECKING:
     from feeder.cli.contact_sheet import SampleSheet
@@ -84,7 +85,6 @@ def add_parser(subparsers: "argparse._SubParsersAction[Any]") -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     from feeder.cli.contact_sheet import draw_contact_sheet
-    from feeder.survey.numbers import plural
 
     for name, least in (("images", 1), ("epoch", 0), ("seed", 0)):
         if getattr(arguments, name) < least:
