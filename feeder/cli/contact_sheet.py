@@ -19,10 +19,8 @@ from feeder.dataset.opened import Dataset
 from feeder.plan.augment import plan_augmentations
 from feeder.plan.crop import CropPlan, plan_crops
 from feeder.plan.labels import LabelRows, LabelSpec
-from feeder.plan.packing import Pixels, pixel_layout_of, unpack_levels
 from feeder.plan.recipe import Recipe
 from feeder.process.output_file import explain_write_errors, write_output
-from feeder.sample.reader import SampleReader
 from feeder.survey.pictures import open_image
 
 _SMALLEST_PX: Final = 128  # smaller pictures are hard to judge, and too narrow for a caption
@@ -61,7 +59,7 @@ _AMOUNTS: Final = {
 """By operation; those without an amount are absent."""
 
 _Font = ImageFont.ImageFont | ImageFont.FreeTypeFont
-_Sizes = tuple[NDArray[np.int64], NDArray[np.int64]]
+Sizes = tuple[NDArray[np.int64], NDArray[np.int64]]
 """Widths and heights (n,) of originals."""
 
 
@@ -73,57 +71,10 @@ class Note(NamedTuple):
     """What was done to the crop; two arrows mark one that was MIRRORED, which comes first."""
 
 
-class SampleSheet(NamedTuple):
-    """What a sheet shows of n samples."""
-
-    pictures: NDArray[np.uint8]
-    """(n, height, width, 3)."""
-    captions: list[str]
-    notes: list[Note]
-
-
-def show_samples(
-    dataset: Dataset,
-    recipe: Recipe,
-    sample_ids: NDArray[np.int64],
-    *,
-    seed: int,
-    epoch: int,
-    boxes: bool = False,
-) -> SampleSheet:
-    """The crops of n samples, or with ``boxes`` the whole images with the crops outlined.
-
-    Outlined images are neither mirrored nor augmented, so their notes describe the crop only.
-    """
-    records = dataset.read_records(sample_ids)
-    sizes = records["width"].astype(np.int64), records["height"].astype(np.int64)
-    labels = np.empty((len(sample_ids), *dataset.labels.row_shape), dataset.labels.dtype)
-    notes = note_samples(recipe, sample_ids, sizes, seed=seed, epoch=epoch)
-    if boxes:
-        dataset.read_labels(sample_ids, records, labels)
-        side = max(recipe.image_size, _SMALLEST_PX)
-        crops = _plan_crops(recipe, sample_ids, sizes, seed, epoch)
-        pictures = np.stack(
-            [
-                _outline_crop(open_image(dataset, sample_id), box, side)
-                for sample_id, box in zip(sample_ids.tolist(), crops.boxes.tolist(), strict=True)
-            ]
-        )
-        notes = [Note(note.facts) for note in notes]
-    else:
-        layout = pixel_layout_of(recipe.packing)
-        shape = (len(sample_ids), *layout.image_shape(recipe.image_size))
-        pixels: Pixels = np.empty(shape, layout.dtype)
-        reader = SampleReader(dataset, recipe)
-        reader.fill(sample_ids, seed=seed, epoch=epoch, pixels=pixels, labels=labels)
-        pictures = unpack_levels(pixels, layout)
-    return SampleSheet(pictures, name_labels(dataset.labels, labels, dataset.classes), notes)
-
-
 def note_samples(
     recipe: Recipe,
     sample_ids: NDArray[np.int64],
-    sizes: _Sizes | None,
+    sizes: Sizes | None,
     *,
     seed: int,
     epoch: int,
@@ -156,7 +107,7 @@ def note_samples(
 
 
 def _plan_crops(
-    recipe: Recipe, sample_ids: NDArray[np.int64], sizes: _Sizes, seed: int, epoch: int
+    recipe: Recipe, sample_ids: NDArray[np.int64], sizes: Sizes, seed: int, epoch: int
 ) -> CropPlan:
     return plan_crops(
         recipe, seed=seed, epoch=epoch, sample_ids=sample_ids, widths=sizes[0], heights=sizes[1]
@@ -186,20 +137,34 @@ def _join(texts: Sequence[str]) -> str:
     return f"{shown}, {more:,} more" if more > 0 else shown
 
 
-def _outline_crop(image: Image.Image, box: Sequence[float], side: int) -> NDArray[np.uint8]:
-    """The image in a square (side, side, 3), dimmed outside ``box`` (x, y, w, h) and outlined."""
-    shrink = side / max(image.size)
-    width, height = (max(1, round(length * shrink)) for length in image.size)
-    fitted = image.convert("RGB").resize((width, height), Image.Resampling.LANCZOS)
-    left, top = round(box[0] * shrink), round(box[1] * shrink)
-    right = min(max(round((box[0] + box[2]) * shrink), left + 1), width)
-    bottom = min(max(round((box[1] + box[3]) * shrink), top + 1), height)
-    dimmed = fitted.point([round(level * _DIM) for level in range(256)] * 3)
-    dimmed.paste(fitted.crop((left, top, right, bottom)), (left, top))
-    ImageDraw.Draw(dimmed).rectangle((left, top, right - 1, bottom - 1), outline="white")
-    square = Image.new("RGB", (side, side), (_MARGIN_LEVEL,) * 3)
-    square.paste(dimmed, ((side - width) // 2, (side - height) // 2))
-    return np.asarray(square)
+def outline_crops(
+    dataset: Dataset,
+    recipe: Recipe,
+    sample_ids: NDArray[np.int64],
+    sizes: Sizes,
+    *,
+    seed: int,
+    epoch: int,
+) -> NDArray[np.uint8]:
+    """The whole images of n samples in squares (n, side, side, 3), dimmed outside their crops."""
+    side = max(recipe.image_size, _SMALLEST_PX)
+    pictures = []
+    crops = _plan_crops(recipe, sample_ids, sizes, seed, epoch)
+    for sample_id, (x, y, w, h) in zip(sample_ids.tolist(), crops.boxes.tolist(), strict=True):
+        whole = open_image(dataset, sample_id)
+        shrink = side / max(whole.size)
+        width, height = (max(1, round(length * shrink)) for length in whole.size)
+        bright = whole.convert("RGB").resize((width, height), Image.Resampling.LANCZOS)
+        left, top = round(x * shrink), round(y * shrink)
+        right = min(max(round((x + w) * shrink), left + 1), width)
+        bottom = min(max(round((y + h) * shrink), top + 1), height)
+        image = bright.point([round(level * _DIM) for level in range(256)] * 3)
+        image.paste(bright.crop((left, top, right, bottom)), (left, top))
+        ImageDraw.Draw(image).rectangle((left, top, right - 1, bottom - 1), outline="white")
+        square = Image.new("RGB", (side, side), (_MARGIN_LEVEL,) * 3)
+        square.paste(image, ((side - width) // 2, (side - height) // 2))
+        pictures.append(np.asarray(square))
+    return np.stack(pictures)
 
 
 def draw_contact_sheet(
@@ -238,11 +203,9 @@ def draw_contact_sheet(
         row, column = divmod(number, columns)
         x, y = _GAP_PX + column * step_x, top + row * step_y
         picture = Image.fromarray(pixels)
-        if picture.size != (width, height):
-            enlarged = width > picture.width
-            method = Image.Resampling.NEAREST if enlarged else Image.Resampling.LANCZOS
-            picture = picture.resize((width, height), method)
-        sheet.paste(picture, (x, y))
+        enlarged = width > picture.width
+        method = Image.Resampling.NEAREST if enlarged else Image.Resampling.LANCZOS
+        sheet.paste(picture.resize((width, height), method), (x, y))
         y += height
         draw.text((x, y + 2), shorten(caption, width, font), fill=_INK, font=font)
         y += _CAPTION_PX

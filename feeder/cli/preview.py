@@ -18,8 +18,14 @@ from feeder.errors import ConfigError, ProtocolError
 from feeder.survey.numbers import plural
 
 if TYPE_CHECKING:
-    from feeder.cli.contact_sheet import SampleSheet
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from feeder.cli.contact_sheet import Note
     from feeder.plan.recipe import Recipe
+
+    _Sheet = tuple[Recipe, NDArray[np.uint8], list[str], list[Note]]
+    """What is drawn: the pictures (n, height, width, 3) with their captions and notes."""
 
 _BATCH_SIZE: Final = 256
 _DEADLINE_S: Final = 30.0
@@ -95,7 +101,7 @@ def run(arguments: argparse.Namespace) -> int:
             raise ConfigError("give a packed dataset, or --from ENDPOINT --dataset NAME")
         if arguments.dataset is not None:
             raise ConfigError("--dataset goes with --from; a packed dataset is named by its folder")
-        sheet, recipe = _preview_dataset(arguments)
+        recipe, pictures, captions, notes = _preview_dataset(arguments)
         source = arguments.dataset_path.resolve().name
         legend = _LEGEND_BOXES if arguments.boxes else _LEGEND_CROPS
     else:
@@ -103,40 +109,58 @@ def run(arguments: argparse.Namespace) -> int:
             raise ConfigError("--from needs the dataset's name: give --dataset NAME and no DST")
         if arguments.boxes:
             raise ConfigError("--boxes needs the whole images: preview the packed dataset instead")
-        sheet, recipe = _preview_served(arguments)
+        recipe, pictures, captions, notes = _preview_served(arguments)
         source = f"{arguments.dataset} at {arguments.endpoint}"
         legend = _LEGEND_SERVED
     draw_contact_sheet(
-        sheet.pictures,
-        sheet.captions,
+        pictures,
+        captions,
         arguments.out,
         title=f"{source}: {arguments.split}, seed {arguments.seed}, epoch {arguments.epoch}, "
         f"batch {arguments.index}",
         subtitles=(describe_recipe(recipe), legend),
-        notes=sheet.notes,
+        notes=notes,
     )
-    print(f"{plural(len(sheet.pictures), 'image')} in {arguments.out}")
+    print(f"{plural(len(pictures), 'image')} in {arguments.out}")
     return 0
 
 
-def _preview_dataset(arguments: argparse.Namespace) -> "tuple[SampleSheet, Recipe]":
-    from feeder.cli.contact_sheet import show_samples
+def _preview_dataset(arguments: argparse.Namespace) -> "_Sheet":
+    """Show crops of a dataset, or with ``--boxes`` whole images with the crops outlined."""
+    import numpy as np
+
+    from feeder.cli.contact_sheet import Note, name_labels, note_samples, outline_crops
     from feeder.dataset.opened import Dataset
+    from feeder.plan.packing import Pixels, pixel_layout_of, unpack_levels
+    from feeder.sample.reader import SampleReader
 
     seed, epoch, index = arguments.seed, arguments.epoch, arguments.index
     with Dataset.open(arguments.dataset_path) as dataset:
         recipe = _recipe(arguments, dataset.layout.samples)
         plan = recipe.plan_epoch(dataset.layout, seed=seed, epoch=epoch)
         _check_index(index, plan.batches, recipe)
-        sample_ids = plan.samples(index, 0, min(arguments.images, plan.valid(index)))
-        boxes = arguments.boxes
-        sheet = show_samples(dataset, recipe, sample_ids, seed=seed, epoch=epoch, boxes=boxes)
-    return sheet, recipe
+        ids = plan.samples(index, 0, min(arguments.images, plan.valid(index)))
+        records = dataset.read_records(ids)
+        sizes = records["width"].astype(np.int64), records["height"].astype(np.int64)
+        notes = note_samples(recipe, ids, sizes, seed=seed, epoch=epoch)
+        labels = np.empty((len(ids), *dataset.labels.row_shape), dataset.labels.dtype)
+        if arguments.boxes:
+            dataset.read_labels(ids, records, labels)
+            pictures = outline_crops(dataset, recipe, ids, sizes, seed=seed, epoch=epoch)
+            notes = [Note(note.facts) for note in notes]  # neither mirrored nor augmented
+        else:
+            layout = pixel_layout_of(recipe.packing)
+            shape = (len(ids), *layout.image_shape(recipe.image_size))
+            pixels: Pixels = np.empty(shape, layout.dtype)
+            reader = SampleReader(dataset, recipe)
+            reader.fill(ids, seed=seed, epoch=epoch, pixels=pixels, labels=labels)
+            pictures = unpack_levels(pixels, layout)
+        return recipe, pictures, name_labels(dataset.labels, labels, dataset.classes), notes
 
 
-def _preview_served(arguments: argparse.Namespace) -> "tuple[SampleSheet, Recipe]":
+def _preview_served(arguments: argparse.Namespace) -> "_Sheet":
     """Show a batch that the daemon at ``--from`` serves."""
-    from feeder.cli.contact_sheet import SampleSheet, name_labels, note_samples
+    from feeder.cli.contact_sheet import name_labels, note_samples
     from feeder.client.core.links import Job
     from feeder.client.core.prefetch import BatchSequence
     from feeder.client.core.session import ClientSession
@@ -170,13 +194,10 @@ def _preview_served(arguments: argparse.Namespace) -> "tuple[SampleSheet, Recipe
                     f"{endpoint} breaks the protocol: it sent the label {unknown[0]} of "
                     f"{len(classes)} classes"
                 )
-        sample_ids = rows.sample_ids[:count].copy()
-        sheet = SampleSheet(
-            unpack_levels(rows.pixels[:count], pixel_layout_of(recipe.packing)),
-            name_labels(welcome.labels, labels, classes),
-            note_samples(recipe, sample_ids, None, seed=seed, epoch=epoch),
-        )
-    return sheet, recipe
+        ids = rows.sample_ids[:count].copy()
+        pictures = unpack_levels(rows.pixels[:count], pixel_layout_of(recipe.packing))
+        captions = name_labels(welcome.labels, labels, classes)
+    return recipe, pictures, captions, note_samples(recipe, ids, None, seed=seed, epoch=epoch)
 
 
 def _recipe(arguments: argparse.Namespace, samples: int) -> "Recipe":
