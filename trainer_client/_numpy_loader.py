@@ -6,10 +6,9 @@
 Epochs, ranks and resuming are those of all loaders, see ``_base``.
 """
 
-import functools
 import os
 import weakref
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -37,44 +36,34 @@ ArrayType = Literal["int8", "float32"]
 class BorrowedBatch(Batch[Array]):
     """A batch whose images lie in memory that the loader reuses when the next batch is taken.
 
-    Reading ``images``, taking the tuple apart, copying, pickling or comparing it is a ConfigError
-    then. What cannot be guarded shows the pixels of a later batch: arrays that were taken out
-    before, and code in C that reads a tuple's items without asking its class, as ``jax.tree.map``,
-    jitted functions and ``"%s" % batch`` do.
+    Reading ``images`` or taking the tuple apart is a ConfigError then. Arrays that were taken out
+    before show the pixels of a later batch, as does code in C that reads a tuple's items itself:
+    ``jax.tree.map``, jitted functions, copies, comparisons.
     """
 
     is_returned = False
 
-    __hash__ = None  # type: ignore[assignment]  # a tuple of arrays has none either
+    def __getitem__(self, index: Any) -> Any:
+        if self.is_returned:
+            raise self._used_late()
+        return super().__getitem__(index)
 
-    def __radd__(self, other: object) -> Any:
-        # Without this, a tuple before "+" reads the items in C.
-        return other + tuple(self) if isinstance(other, tuple) else NotImplemented
+    def __iter__(self) -> Iterator[Array]:
+        if self.is_returned:
+            raise self._used_late()
+        return super().__iter__()
 
     def __repr__(self) -> str:
         if self.is_returned:
             return f"<batch {self.index} of epoch {self.epoch}, given back>"
         return super().__repr__()
 
-
-def _while_borrowed(method: Callable[..., Any]) -> Any:
-    @functools.wraps(method)
-    def checked(batch: BorrowedBatch, *arguments: object) -> Any:
-        if batch.is_returned:
-            raise ConfigError(
-                f"batch {batch.index} of epoch {batch.epoch} was used after the next one was taken "
-                "or the loader closed, when its memory is the feeder's again: copy what you keep, "
-                "or leave copy=False out"
-            )
-        return method(batch, *arguments)
-
-    return checked
-
-
-_NEEDS_NO_MEMORY = {*vars(Batch), *vars(BorrowedBatch), "__len__", "__getattribute__"}
-
-for _name in {*vars(tuple), "__reduce_ex__"} - _NEEDS_NO_MEMORY - {"__class_getitem__"}:
-    setattr(BorrowedBatch, _name, _while_borrowed(getattr(tuple, _name)))
+    def _used_late(self) -> ConfigError:
+        return ConfigError(
+            f"batch {self.index} of epoch {self.epoch} was used after the next one was taken or "
+            "the loader closed, when its memory is the feeder's again: copy what you keep, or "
+            "leave copy=False out"
+        )
 
 
 class ArrayStage(Stage[Batch[Array]]):

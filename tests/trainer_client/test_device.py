@@ -1,4 +1,4 @@
-"""Normalising into tensors against the formula in float64; the device and its defaults."""
+"""Normalising into tensors, to the same bits in every form; the device and its defaults."""
 
 import functools
 import itertools
@@ -13,14 +13,13 @@ import torch
 
 from feeder.plan.packing import Packing, pack_levels, pixel_layout_of
 from tests.trainer_client.test_batch import make_batch
-from trainer_client import IMAGENET_MEAN, IMAGENET_STD, _device, denormalise, normalise
+from trainer_client import _device, denormalise, normalise
 from trainer_client._device import Normaliser, resolve_device
 from trainer_client._host_normalise import HostNormaliser
 from trainer_client._staging import CopiesInFlight
 
 CPU = torch.device("cpu")
-# Half a unit in the last place for values up to 4; float32 adds the rounding of two operations.
-TOLERANCE = {torch.float16: 2**-10, torch.bfloat16: 2**-7, torch.float32: 1e-6}
+DTYPES = (torch.float16, torch.bfloat16, torch.float32)
 MEMORY_FORMATS = (torch.channels_last, torch.contiguous_format)
 
 
@@ -47,24 +46,6 @@ def form(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str
     return str(request.param)
 
 
-@pytest.mark.parametrize(
-    ("mean", "std", "tolerance"),
-    [(IMAGENET_MEAN, IMAGENET_STD, 1), ((0.1, 0.9, 0.5), (1.0, 0.01, 0.3), 100)],
-)
-def test_every_pixel_value_is_normalised_within_the_dtypes_precision(
-    mean: tuple[float, ...], std: tuple[float, ...], tolerance: float, form: str
-) -> None:
-    pixels = torch.arange(-128, 128, dtype=torch.int8).view(1, 16, 16, 1).repeat(2, 1, 1, 3)
-    mean64, std64 = (torch.tensor(each, dtype=torch.float64) * 255 for each in (mean, std))
-    expected = ((pixels.to(torch.float64) + 128 - mean64) / std64).permute(0, 3, 1, 2)
-    for dtype in TOLERANCE:
-        images = Normaliser(CPU, dtype, mean, std)(pixels)
-        assert images.dtype == dtype
-        error = (images[:, :3].to(torch.float64) - expected).abs().max().item()
-        assert error <= tolerance * TOLERANCE[dtype]
-        assert torch.count_nonzero(images[:, 3]) == 0
-
-
 @pytest.mark.parametrize("packing", get_args(Packing))
 def test_every_packing_of_the_same_levels_normalises_to_the_same_bits(
     packing: Packing, form: str
@@ -74,7 +55,7 @@ def test_every_packing_of_the_same_levels_normalises_to_the_same_bits(
     packed = pack(pixels, packing)
     before = packed.clone()
     for dtype, channels, memory_format, compiler in itertools.product(
-        TOLERANCE, (3, 4), MEMORY_FORMATS, (None, lambda function: function)
+        DTYPES, (3, 4), MEMORY_FORMATS, (None, lambda function: function)
     ):
         normaliser = Normaliser(
             CPU,

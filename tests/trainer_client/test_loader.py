@@ -339,28 +339,6 @@ def test_the_last_batch_of_an_evaluation_is_short_on_one_rank_and_padded_on_seve
 # --- The window -----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("window", "granted"), [(7, 64), (6, 2)])
-def test_requests_in_flight_are_as_many_as_the_window(
-    node: FakeNode, window: int, granted: int
-) -> None:
-    node.window = granted
-    with make_loader(node, window=window) as loader:
-        check_epoch(node, loader, 0)
-    assert node.largest_window == min(window, granted)
-
-
-def test_a_slow_consumer_bounds_prefetching(node: FakeNode) -> None:
-    with make_loader(node, window=2) as loader:
-        batches = iter(loader)
-        next(batches)
-        node.wait_until(lambda: (0, 3) in wanted_keys(node), "the window is not used")
-        node.wait_until(
-            lambda: not any(session.wanted for session in node.sessions.values()),
-            "requests stay open",
-        )
-        assert max(wanted_keys(node)) == (0, 3), "one is taken, three wait in their buffers"
-
-
 @pytest.mark.parametrize(("batches", "window"), [(0.5, 1), (2.9, 2), (100.0, 4)])
 def test_the_window_is_limited_in_bytes_too(node: FakeNode, batches: float, window: int) -> None:
     batch_bytes = SlotLayout(slots=1, batch_size=BATCH, image_size=SIDE).slot_bytes

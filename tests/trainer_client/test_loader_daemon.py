@@ -100,33 +100,6 @@ def test_every_batch_is_the_plans(packed: Packed, endpoint: str, split: str) -> 
                 packed.check(batch, loader)
 
 
-@pytest.mark.parametrize("split", ["train", "val"])
-def test_another_number_of_ranks_resumes_with_the_same_samples(
-    packed: Packed, endpoint: str, split: str
-) -> None:
-    with make_loader(endpoint, split=split) as loader:
-        batches = iter(loader)
-        for _ in range(4):
-            next(batches)
-        state = loader.state_dict()
-        expected = [ids_of(batch) for batch in (*batches, *loader)]
-    shares = []
-    for rank in range(2):
-        options = {"split": split, "batch_size": BATCH // 2, "rank": rank, "world_size": 2}
-        with make_loader(endpoint, **options) as half:
-            half.load_state_dict(state)
-            share = [*half, *half]
-            assert half.statistics().received_bytes == 0, "the new session lends, too"
-            for batch in share:
-                packed.check(batch, half)
-            shares.append([ids_of(batch) for batch in share])
-    assert [first + second for first, second in zip(*shares, strict=True)] == expected
-
-
-def ids_of(batch: TensorBatch) -> list[int]:
-    return batch.sample_ids[: batch.valid].tolist()
-
-
 @pytest.mark.parametrize("convert", [list, torch.tensor])
 def test_samples_have_the_names_of_their_files(
     packed: Packed, endpoint: str, convert: Callable[[list[int]], Any]

@@ -18,14 +18,11 @@ from bench.daemon import free_port
 from feeder.client import transport as client_transport
 from feeder.errors import ConfigError, DatasetError, PeerError, ProtocolError
 from feeder.wire.messages import (
-    MAGIC,
-    PROTOCOL_VERSION,
     Hello,
     NotReady,
-    Ping,
     encode,
 )
-from tests.support.fake_node import WAIT_S, FakeNode, Key, Message, change_chunk, failed
+from tests.support.fake_node import WAIT_S, FakeNode, Key, Message, failed
 from tests.trainer_client.test_loader import check_batch, check_epoch, make_loader
 from trainer_client import FeederLoader
 
@@ -82,29 +79,8 @@ def test_what_does_not_answer_as_a_feeder_is_named_at_the_deadline(tmp_path: Pat
     assert "does not answer the greeting; is it a feeder" in reasons[3]
 
 
-@pytest.mark.parametrize(
-    ("scheme", "reason"),
-    [
-        ("dns", "no endpoint is known yet; dns://unknown:1: Name or service not known"),
-        ("tcp", "the name unknown does not resolve (Name or service not known): correct it, or "),
-    ],
-)
-def test_a_host_name_that_does_not_resolve(
-    monkeypatch: pytest.MonkeyPatch, scheme: str, reason: str
-) -> None:
-    def resolve(*_: object, **__: object) -> None:
-        raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
-
-    monkeypatch.setattr(socket, "getaddrinfo", resolve)
-    name = f"{scheme}://unknown:1"
-    assert f"no welcome from {name} within 0.5 s: {reason}" in connect(name, 0.5)
-
-
-@pytest.mark.parametrize(
-    "garbage", [b"", b"HTTP/1.1 400 Bad Request", MAGIC + bytes([PROTOCOL_VERSION]) + b"\xc1"]
-)
-def test_garbage_instead_of_a_welcome(node: FakeNode, garbage: bytes) -> None:
-    node.greeting = lambda hello: [garbage]
+def test_garbage_instead_of_a_welcome(node: FakeNode) -> None:
+    node.greeting = lambda hello: [b"HTTP/1.1 400 Bad Request"]
     with pytest.raises(ProtocolError, match=f"{node.endpoint}: what answers there is not a feeder"):
         make_loader(node)
 
@@ -224,23 +200,15 @@ def test_a_long_wait_is_logged_with_batch_and_node_again_and_when_it_ends(
     assert re.fullmatch(rf"{re.escape(subject)}: it came after 0\.\d s", end)
 
 
-@pytest.mark.parametrize(
-    ("mangle", "message"),
-    [
-        (lambda m: m[:-1], "has frames of"),
-        (lambda m: change_chunk(m, first=5), "4 rows from row 5, the batch has 8 in all"),
-        (lambda m: [m[0][4:], *m[1:]], "what answers there is not a feeder"),
-    ],
-)
-def test_a_mangled_chunk_is_a_protocol_error(
-    node: FakeNode, mangle: Callable[[Message], Message], message: str
-) -> None:
-    node.script = lambda key, messages: [mangle(m) for m in messages] if key[1] == 1 else messages
+def test_a_mangled_chunk_is_a_protocol_error(node: FakeNode) -> None:
+    def mangle(key: Key, messages: list[Message]) -> list[Message]:
+        return [message[:-1] for message in messages] if key[1] == 1 else messages
+
+    node.script = mangle
     with make_loader(node) as loader:
-        with pytest.raises(ProtocolError, match=message) as caught:
-            list(loader)
-        with pytest.raises(ProtocolError, match=message):
-            iter(loader)
+        for use in (list, iter):  # the session stays ended
+            with pytest.raises(ProtocolError, match="has frames of") as caught:
+                use(loader)
     assert node.endpoint in str(caught.value)
 
 
@@ -286,27 +254,3 @@ def test_the_loader_survives_a_restart_of_the_daemon(
                 assert loader.statistics().reconnects == 1
                 loader.close()
                 assert fresh.problems == []
-
-
-def test_time_that_this_process_was_suspended_does_not_count_as_the_nodes_silence(
-    node: FakeNode, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    held: list[Message] = []
-
-    def hold(key: Key, messages: list[Message]) -> list[Message]:
-        if key == (0, 0):
-            held[:] = messages
-            return []
-        return messages
-
-    node.script = hold
-    with make_loader(node, timeout_s=20.0) as loader, ThreadPoolExecutor(1) as consumer:
-        first = consumer.submit(lambda: next(iter(loader)))
-        node.wait_until(lambda: held, "the batch is not requested")
-        now = time.monotonic
-        monkeypatch.setattr(time, "monotonic", lambda: now() + 30.0)
-        pings = node.count(Ping)
-        node.wait_until(lambda: node.count(Ping) == pings + 2, "the batch takes some time")
-        for message in held:
-            node.send(message)
-        check_batch(node, first.result(WAIT_S))

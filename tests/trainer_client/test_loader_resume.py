@@ -58,18 +58,6 @@ def test_no_batch_before_the_position_is_requested(node: FakeNode) -> None:
     assert len(wanted_keys(node)) == len(set(wanted_keys(node)))
 
 
-def test_the_documented_loop_resumes_in_the_loaded_epoch(node: FakeNode) -> None:
-    with make_loader(node) as loader:
-        start = loader.state_dict() | {"epoch": 1, "step": STEPS - 1}
-        loader.load_state_dict(start)
-        seen = []
-        for epoch in range(int(start["epoch"]), 4):
-            loader.set_epoch(epoch)
-            seen += [position_of(batch) for batch in loader]
-    later = [(epoch, step) for epoch in (2, 3) for step in range(STEPS)]
-    assert seen == [(1, STEPS - 1), *later]
-
-
 @pytest.mark.parametrize("ranks", [{}, {"rank": 0, "world_size": 1}])
 def test_frameworks_may_make_iterators_and_choose_epochs_before_loading(
     node: FakeNode, ranks: dict[str, int]

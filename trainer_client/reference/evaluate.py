@@ -26,8 +26,7 @@ from trainer_client.reference.checkpoints import (
     position_of,
 )
 from trainer_client.reference.command import JobParser, add_options, handle_signals, write_json
-from trainer_client.reference.evaluation import evaluate
-from trainer_client.reference.loaders import make_val_loader
+from trainer_client.reference.loaders import evaluate, make_val_loader
 from trainer_client.reference.models import make_model
 from trainer_client.reference.options import SMOKE, BatchPlan, TrainingOptions
 from trainer_client.reference.own_feeder import serve_in_rank_0

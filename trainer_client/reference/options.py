@@ -84,44 +84,35 @@ class TrainingOptions:
         for name, least in (("checkpoint_steps", 1), ("keep", 1), ("window", 1), ("batch_size", 0)):
             if getattr(self, name) < least:
                 raise ConfigError(f"{name} must be {least} or more, got {getattr(self, name)}")
-        is_smoke, is_kept = self.is_smoke, self.output is not None or self.checkpoint is not None
-        is_file = self.resume not in (None, "auto")
-        target = self.recipe.target_accuracy
-        for is_wrong, line in (
-            (
-                self.endpoint is None and not is_smoke,
+        if problem := self._find_problem():
+            raise ConfigError(problem)
+
+    def _find_problem(self) -> str | None:
+        is_smoke, target = self.is_smoke, self.recipe.target_accuracy
+        if self.endpoint is None and not is_smoke:
+            return (
                 "there is no endpoint: pass one, as tcp://127.0.0.1:5555 (only --recipe smoke "
-                "starts a feeder of its own)",
-            ),
-            (
-                self.endpoint is not None and not self.dataset,
-                "there is no dataset: pass --dataset NAME, as the feeder serves it",
-            ),
-            (
-                is_smoke and self.output is None,
-                "--recipe smoke needs --output DIR, for its data and its results",
-            ),
-            (
-                self.output is not None and self.checkpoint is not None,
-                "--output DIR keeps checkpoints in DIR/checkpoints: leave out --checkpoint",
-            ),
-            (
-                self.resume == "auto" and not is_kept,
-                "--resume needs --checkpoint FILE or --output DIR, where the checkpoints are",
-            ),
-            (
-                is_file and not Path(str(self.resume)).is_file(),
+                "starts a feeder of its own)"
+            )
+        if not self.dataset and not is_smoke:
+            return "there is no dataset: pass --dataset NAME, as the feeder serves it"
+        if is_smoke and self.output is None:
+            return "--recipe smoke needs --output DIR, for its data and its results"
+        if self.output is not None and self.checkpoint is not None:
+            return "--output DIR keeps checkpoints in DIR/checkpoints: leave out --checkpoint"
+        if self.resume == "auto" and self.output is None and self.checkpoint is None:
+            return "--resume needs --checkpoint FILE or --output DIR, where the checkpoints are"
+        if self.resume not in (None, "auto") and not Path(self.resume).is_file():
+            return (
                 f"there is no checkpoint {self.resume}: name a file, or pass --resume auto for the "
-                "latest one",
-            ),
-            (
-                target and not (self.val_dataset or is_smoke),
+                "latest one"
+            )
+        if target and not (self.val_dataset or is_smoke):
+            return (
                 f"target accuracy {target:g} needs a validation set: pass --val-dataset NAME, or "
-                "--target-accuracy 0",
-            ),
-        ):
-            if is_wrong:
-                raise ConfigError(line)
+                "--target-accuracy 0"
+            )
+        return None
 
     @property
     def is_smoke(self) -> bool:

@@ -20,6 +20,7 @@ from typing import Final
 from feeder.errors import ResourceError
 from feeder.installation import install_command, missing_packages
 from feeder.process.child import child_environment, wait_for_exit
+from feeder.process.output_file import explain_write_errors
 from feeder.process.path_text import path_to_text
 from trainer_client.reference.options import TrainingOptions
 from trainer_client.reference.place import Place, in_rank_0
@@ -53,13 +54,9 @@ def own_feeder(folder: Path, report: Callable[[str], None]) -> Iterator[str]:
             f"{install_command('daemon', 'client')}"
         )
     log, data = folder / "feeder.log", folder / "data"
-    try:
+    with explain_write_errors(f"to {path_to_text(folder)}", "name another --output"):
         folder.mkdir(parents=True, exist_ok=True)
         log.touch()
-    except OSError as error:
-        raise ResourceError(
-            f"cannot write to {path_to_text(folder)} ({error.strerror}): name another --output"
-        ) from error
     for seed, (name, count) in enumerate(IMAGES.items()):
         packed, images = data / name, data / f"{name}-images"
         if not (packed / "manifest.json").exists():

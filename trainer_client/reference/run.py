@@ -19,7 +19,7 @@ from trainer_client._batch import Batch
 from trainer_client._loader import FeederLoader
 from trainer_client._statistics import LoaderStatistics
 from trainer_client.reference.checkpoints import Store
-from trainer_client.reference.evaluation import evaluate
+from trainer_client.reference.loaders import evaluate
 from trainer_client.reference.options import BatchPlan, TrainingOptions
 from trainer_client.reference.place import Place, Stop, StopVote, in_rank_0
 from trainer_client.reference.recipes.recipe import parse_duration

@@ -5,14 +5,12 @@ import secrets
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 from feeder.errors import ResourceError
 from trainer_client.reference.results import EpochResult, Outcome, RunInfo, StepReport
 from trainer_client.reference.tracking.files import explain_errors, make_folder, replace_file
 from trainer_client.reference.tracking.tracker import Tracker
-
-FLUSH_S: Final = 10.0  # how far TensorBoard's curves are behind
 
 
 class _CurveService(Tracker):
@@ -57,7 +55,6 @@ class TensorBoard(_CurveService):
         """Write below ``folder``, the run's."""
         super().__init__(folder / "tensorboard")
         self._writer: Any = None
-        self._flushed_s = time.monotonic()
 
     def begin(self, run: RunInfo) -> None:
         from tensorboardX.event_file_writer import EventsWriter
@@ -71,10 +68,6 @@ class TensorBoard(_CurveService):
         # 1 more, as the events of the last step before stay.
         self._write(run.first_step + 1, session_log=SessionLog(status=SessionLog.START))
 
-    def end_epoch(self, result: EpochResult) -> None:
-        super().end_epoch(result)
-        self._flush()  # a checkpoint comes next, and a resume from it does not repeat the epoch
-
     def close(self) -> None:
         writer, self._writer = self._writer, None
         if writer is not None:
@@ -86,19 +79,14 @@ class TensorBoard(_CurveService):
 
         for name, value in values.items():
             self._write(step, summary=scalar(name, value))
-        if time.monotonic() - self._flushed_s >= FLUSH_S:
-            self._flush()
+        with explain_errors(self._folder):
+            self._writer.flush()  # a checkpoint may come next, and a resume from it repeats nothing
 
     def _write(self, step: int, **content: Any) -> None:
         from tensorboardX.proto.event_pb2 import Event
 
         with explain_errors(self._folder):
             self._writer.write_event(Event(wall_time=time.time(), step=step, **content))
-
-    def _flush(self) -> None:
-        with explain_errors(self._folder):
-            self._writer.flush()
-        self._flushed_s = time.monotonic()
 
 
 class WeightsAndBiases(_CurveService):

@@ -58,17 +58,20 @@ def make_trackers(
     """
     if wandb is not None and not wandb.strip():
         raise ConfigError("--wandb names a project of Weights & Biases, got an empty name")
-    for option, is_chosen, package in (
-        ("--tensorboard", tensorboard, "tensorboardX"),
-        ("--wandb", wandb is not None, "wandb"),
-        ("--mllog", mllog, "mlperf-logging"),
-    ):
-        if is_chosen and folder is None:
-            raise ConfigError(f"{option} needs --output DIR, the folder for its files")
-        spec = importlib.util.find_spec(package.replace("-", "_")) if is_chosen else None
+    chosen = {
+        "tensorboard": "tensorboardX" if tensorboard else None,
+        "wandb": "wandb" if wandb is not None else None,
+        "mllog": "mlperf-logging" if mllog else None,
+    }
+    for option, package in chosen.items():
+        if package is None:
+            continue
+        if folder is None:
+            raise ConfigError(f"--{option} needs --output DIR, the folder for its files")
+        spec = importlib.util.find_spec(package.replace("-", "_"))
         # Without an origin it is no package but a folder ``wandb`` of earlier runs.
-        if is_chosen and (spec is None or spec.origin is None):
-            raise ConfigError(f"{option} needs {package}: {install_command('train')}")
+        if spec is None or spec.origin is None:
+            raise ConfigError(f"--{option} needs {package}: {install_command('train')}")
     if folder is None:
         return []
     from trainer_client.reference.tracking.curve_services import TensorBoard, WeightsAndBiases

@@ -1,14 +1,10 @@
 """The files of a run's folder: complete after kills and resumes, or one line says why not."""
 
 import json
-import resource
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
-from feeder.errors import ResourceError
 from tests.trainer_client.reference.jobs import rows_of
 from tests.trainer_client.reference.tracking.reports import (
     EPOCHS,
@@ -22,7 +18,6 @@ from trainer_client.reference.tracking.files import (
     EPOCH_COLUMNS,
     RunFiles,
     read_losses,
-    replace_file,
 )
 
 
@@ -36,17 +31,6 @@ def report(folder: Path, *, first_step: int = 0, last_step: int = EPOCHS * STEPS
         if step % STEPS == 0:
             files.end_epoch(make_result(step // STEPS - 1))
     return files
-
-
-@contextmanager
-def full_disk(room_bytes: int) -> Iterator[None]:
-    """Let no file grow beyond ``room_bytes``."""
-    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (room_bytes, limits[1]))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
 
 
 def test_epochs_csv_has_a_row_for_each_epoch_with_shares_of_the_validation_set(
@@ -113,12 +97,3 @@ def test_the_summary_has_the_outcome(tmp_path: Path) -> None:
         "best_epoch": 2,
         "target_s": 12.5,
     }
-
-
-def test_a_file_keeps_its_content_when_the_disk_is_full(tmp_path: Path) -> None:
-    path = tmp_path / "epochs.csv"
-    replace_file(path, b"old")
-    with full_disk(10), pytest.raises(ResourceError, match=r"^cannot write .*epochs\.csv \(.+\): "):
-        replace_file(path, b"x" * 1000)
-    assert path.read_bytes() == b"old"
-    assert [*tmp_path.iterdir()] == [path]
