@@ -1,7 +1,6 @@
 """What training scripts look for on a ``torch.utils.data.DataLoader``, and on its dataset."""
 
 import inspect
-from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache, cached_property
 from itertools import zip_longest
@@ -62,7 +61,7 @@ class DatasetInfo:
         """The labels by class name, as torchvision's datasets have them."""
         return {name: label for label, name in enumerate(self.classes)}
 
-    def check_classes(self, wanted: object) -> None:
+    def check_classes(self, wanted: Any) -> None:
         """Raise ConfigError unless the classes are those of ``wanted``, label by label.
 
         ``wanted`` is a loader, whose labels must be of the same kind, or the list of class names by
@@ -74,20 +73,9 @@ class DatasetInfo:
                 f"dataset {self.name!r} has {describe_samples(self)}, dataset {other.name!r} of "
                 f"classes_of has {describe_samples(other)}: pack both with labels of one kind"
             )
-        names = getattr(wanted, "classes", wanted)
-        if isinstance(names, str | set | frozenset) or not isinstance(names, Iterable):
-            raise ConfigError(
-                "classes_of must be a loader or a list of class names in the order of their "
-                f"labels, got {wanted!r}"
-            )
-        names = tuple(names)
+        names = tuple(getattr(wanted, "classes", wanted))
         if names == self.classes:
             return
-        if self.label_kind in ("float", "none"):
-            raise ConfigError(
-                f"dataset {self.name!r} has {describe_samples(self)} and no classes, classes_of "
-                f"has {len(names)}: leave classes_of out"
-            )
         pairs = enumerate(zip_longest(self.classes, names))
         label, pair = next((label, pair) for label, pair in pairs if pair[0] != pair[1])
         here, there = ("missing" if name is None else repr(name) for name in pair)

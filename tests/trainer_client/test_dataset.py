@@ -42,7 +42,6 @@ def test_equal_classes_of_labels_of_one_kind_agree() -> None:
     [
         (INFO, ["ant", "cat", "bee"], "3 classes, classes_of has 3, and class 1, .* is 'bee' here"),
         (INFO, ["ant", "bee"], "has 2, and class 2, the first that differs, is 'cat' here and"),
-        (INFO, "ant", "classes_of must be a loader or a list of class names in .*, got 'ant'"),
         (INFO, SEVERAL, "has samples of 3 classes, .* samples of any number of 3 classes: pack"),
         (
             SEVERAL,
@@ -55,7 +54,7 @@ def test_equal_classes_of_labels_of_one_kind_agree() -> None:
             SimpleNamespace(classes=(), dataset=FLOATS),
             "has samples without labels, .* has samples with 2 floats each: pack both",
         ),
-        (FLOATS, ["ant"], "no classes, classes_of has 1: leave classes_of out"),
+        (FLOATS, ["ant"], "0 classes, classes_of has 1, and class 0, .* is missing here and 'ant'"),
     ],
 )
 def test_other_classes_or_labels_are_an_error_with_the_first_difference(
