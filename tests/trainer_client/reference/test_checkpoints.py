@@ -7,6 +7,7 @@ import socket
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -80,6 +81,14 @@ def test_steps_replace_each_other_and_the_next_epoch_replaces_them(tmp_path: Pat
     progress.finish_epoch(make_epoch(1, 30))
     save(folder, progress)
     assert names(tmp_path) == ["best.pt", "epoch-0001.pt", "epoch-0002.pt"]
+
+
+def test_the_time_of_a_job_adds_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    times_s = iter([103.0, 104.5])
+    clock = SimpleNamespace(monotonic=times_s.__next__)
+    monkeypatch.setattr("trainer_client.reference.saver.time", clock)
+    progress = Progress(elapsed_s=5.0, at_s=100.0)
+    assert [progress.read_clock(), progress.read_clock()] == [8.0, 9.5]
 
 
 def test_a_file_keeps_the_one_before_and_offers_it(tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ from tests.trainer_client.reference.tracking.reports import (
     make_step,
 )
 from trainer_client.reference.results import EpochResult, StepReport
+from trainer_client.reference.tracking import curves as module
 from trainer_client.reference.tracking.curves import Curves
 from trainer_client.reference.tracking.files import RunFiles
 
@@ -71,6 +72,17 @@ def test_all_epochs_of_a_resumed_run_are_drawn(tmp_path: Path) -> None:
     assert report(resumed, results[1:], first_step=STEPS, history=results[:1]) == []
     assert (whole / "curves.png").read_bytes() == (resumed / "curves.png").read_bytes()
     assert count(whole / "curves.png", ORANGE) == 0
+
+
+def test_steps_are_drawn_at_the_epochs_done(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drawn: list[Any] = []
+    monkeypatch.setattr(module, "_draw", lambda *drawing: drawn.append(drawing) or b"")
+    assert report(tmp_path, [make_result()], [make_step(1), make_step(STEPS)]) == []
+    ((epochs, steps, title),) = drawn
+    assert (epochs[0]["loss"], steps) == (2.0, [(1 / STEPS, 2.001), (1.0, 2.007)])
+    assert title == "resnet50, sgd, 32 images a step on 2 x cpu"
 
 
 @pytest.mark.parametrize("missing", ["altair", "vl_convert"])
