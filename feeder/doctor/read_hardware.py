@@ -1,7 +1,5 @@
 """Reads CPUs, NUMA nodes, governors, network cards and accelerators."""
 
-import os
-from pathlib import Path
 from typing import Final
 
 from feeder.doctor.facts import Accelerator, Allowed, Governor, NetworkCard, Processor
@@ -34,10 +32,9 @@ def read_processor(files: KernelFiles, *, with_cores: bool = True) -> Processor:
     flags = set(info.get("flags", "").split())
     online = files.cpus(f"{_SYSTEM}/online")
     siblings: set[frozenset[int]] = set()
-    for number, folder in files.numbered(_SYSTEM, "cpu") if with_cores else ():
-        if not online or number in online:
-            siblings.add(files.cpus(f"{folder}/topology/thread_siblings_list"))
-    siblings.discard(frozenset())
+    for _, folder in files.numbered(_SYSTEM, "cpu") if with_cores else ():
+        siblings.add(files.cpus(f"{folder}/topology/thread_siblings_list"))
+    siblings.discard(frozenset())  # of a CPU that is offline
     return Processor(
         model=info.get("model name") or info.get("Model") or info.get("CPU part", ""),
         vectors=next((width for flag, width in _WIDTHS.items() if flag in flags), ""),
@@ -62,8 +59,6 @@ def read_allowed(files: KernelFiles) -> Allowed:
     """What CPU mask, cpuset and quota leave to the process; without a mask, all CPUs online."""
     status = to_fields(files.own("status"))
     mask = to_cpus(status.get("Cpus_allowed_list", ""))
-    if not mask and files.process_root == Path("/"):
-        mask = frozenset(os.sched_getaffinity(0))
     cpus = mask or files.cpus(f"{_SYSTEM}/online")
     usable = UsableCpus(affinity=cpus, quota=None, count=len(cpus), reason="")
     try:

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
-from feeder.doctor.facts import UNLIMITED, Finding, Machine
+from feeder.doctor.facts import UNLIMITED, Finding, Libraries, Load, Machine, Memory
 from feeder.doctor.findings import find_all
 from feeder.doctor.mounts import describe_detour
 from feeder.doctor.read_machine import read_machine
@@ -28,7 +28,8 @@ def format_report(machine: Machine, findings: Sequence[Finding], width: int) -> 
     process = "" if machine.process == "self" else f", for process {machine.process}"
     lines = [f"The machine as Feeder sees it{process}", ""]
     for label, text in list_facts(machine):
-        lines += _wrap(f"  {label:<14}", text, wrapped, break_long_words=False)
+        if text:
+            lines += _wrap(f"  {label:<14}", text, wrapped, break_long_words=False)
     problems = [finding for finding in findings if finding.severity != "note"]
     notes = [finding for finding in findings if finding.severity == "note"]
     headline = f"{len(problems)} problems, the worst first" if problems else "Nothing is wrong."
@@ -94,28 +95,27 @@ def find_worst(root: Path, datasets: Sequence[Path]) -> list[str]:
 
 
 def list_facts(machine: Machine) -> Iterator[tuple[str, str]]:
-    """Yield label and text of each row of the report; what is not known has none."""
-    if machine.kernel:
-        yield "kernel", machine.kernel
+    """Yield label and text of each row of the report; a row that is not known has no text."""
+    yield "kernel", machine.kernel
     yield from _list_cpus(machine)
-    yield from _list_load(machine)
+    yield from _list_load(machine.load)
     yield from _list_devices(machine)
-    yield from _list_memory(machine)
+    yield from _list_memory(machine.memory)
     soft, hard = machine.limits.files_soft, machine.limits.files_hard
-    if hard is not None:
-        raised = f"{_limit(hard)} hard (the daemon raises its soft limit to this)"
-        raised = raised if soft is None else f"{_limit(soft)} soft, {raised}"
-        yield "open files", _limit(hard) if soft == hard else raised
+    files = _limit(hard)
+    if hard is not None and soft != hard:
+        raised = f"{files} hard (the daemon raises its soft limit to this)"
+        files = _join(f"{_limit(soft)} soft" if soft is not None else "", raised)
+    yield "open files", files
     locked = machine.limits.locked_bytes
-    if locked is not None:
-        yield "locked memory", "unlimited" if locked == UNLIMITED else _size(locked)
-    if machine.clock.current:
-        others = [name for name in machine.clock.available if name != machine.clock.current]
-        yield "clock", machine.clock.current + (f" (also: {', '.join(others)})" if others else "")
+    yield "locked memory", "unlimited" if locked == UNLIMITED else _size(locked)
+    clock = machine.clock
+    others = ", ".join(name for name in clock.available if name != clock.current)
+    yield "clock", clock.current and clock.current + (f" (also: {others})" if others else "")
     for place in machine.datasets:
         detour = describe_detour(place.kind, place.source)
         yield "dataset", _join(f"{place.path}: {place.kind} at {place.mount}", detour)
-    yield from _list_libraries(machine)
+    yield from _list_libraries(machine.libraries)
     if machine.daemons:
         numbers = [str(number) for number in machine.daemons]
         hint = "" if machine.process in numbers else "; --pid shows its limits, cgroup and CPUs"
@@ -146,85 +146,76 @@ def _list_cpus(machine: Machine) -> Iterator[tuple[str, str]]:
         facts = _join(governor.driver or "driver not known", governor.preference, clocks)
         governors.append(f"{governor.name} ({facts})")
     yield "governor", "; ".join(governors) or "none (no cpufreq)"
+    has_memory = any(node.memory_bytes for node in machine.nodes)  # else sysfs shows none
     for node in machine.nodes:
-        is_known = any(other.memory_bytes for other in machine.nodes)
+        cpus = f"CPUs {format_cpulist(node.cpus)}" if node.cpus else "no CPUs"
         memory = _size(node.memory_bytes) if node.memory_bytes else "no memory"
-        memory = memory if is_known else "memory not known"
         if node.memory_node not in (None, node.id):
             memory += f" (uses that of node {node.memory_node})"
-        yield (
-            f"node {node.id}",
-            _join(
-                f"CPUs {format_cpulist(node.cpus)}" if node.cpus else "no CPUs",
-                memory,
-                *(card.name for card in machine.cards if card.node == node.id and card.is_up),
-                *_count(each.name for each in machine.accelerators if each.node == node.id),
-            ),
-        )
+        cards = [card.name for card in machine.cards if card.node == node.id and card.is_up]
+        near = [each.name for each in machine.accelerators if each.node == node.id]
+        memory = memory if has_memory else "memory not known"
+        yield f"node {node.id}", _join(cpus, memory, *cards, *_count(near))
 
 
-def _list_load(machine: Machine) -> Iterator[tuple[str, str]]:
-    load = machine.load
+def _list_load(load: Load) -> Iterator[tuple[str, str]]:
     shares = (("CPUs", load.cpu), ("memory", load.memory), ("storage", load.io))
-    pressure = [f"{name} {100 * share:.0f} %" for name, share in shares if share is not None]
-    parts = (
-        "" if load.average is None else f"average {load.average:g}",
-        f"pressure (waits in the last 10 s): {_join(*pressure)}" if pressure else "",
+    pressure = _join(
+        *(f"{name} {100 * share:.0f} %" for name, share in shares if share is not None)
     )
-    if any(parts):
-        yield "load", "; ".join(filter(None, parts))
-    if load.busy:
-        names = (f"{each.name} (process {each.pid}) {each.cpus:.1f} CPUs" for each in load.busy)
-        yield "others", _join(*names)
+    parts = [
+        "" if load.average is None else f"average {load.average:g}",
+        f"pressure (waits in the last 10 s): {pressure}" if pressure else "",
+    ]
+    yield "load", "; ".join(filter(None, parts))
+    names = (f"{each.name} (process {each.pid}) {each.cpus:.1f} CPUs" for each in load.busy)
+    yield "others", _join(*names)
 
 
 def _list_devices(machine: Machine) -> Iterator[tuple[str, str]]:
     for card in machine.cards:
         node = "node not known" if card.node is None else f"node {card.node}"
         speed = "speed not known" if card.speed_mbit is None else f"{card.speed_mbit} Mb/s"
-        if (card.speed_mbit or 0) >= 1000:
-            speed = f"{(card.speed_mbit or 0) / 1000:g} Gb/s"
+        if card.speed_mbit is not None and card.speed_mbit >= 1000:
+            speed = f"{card.speed_mbit / 1000:g} Gb/s"
         yield "network card", _join(card.name, speed if card.is_up else "down", node)
     nodes = {node.id for node in machine.nodes}
     for text in _count(each.name for each in machine.accelerators if each.node not in nodes):
         yield "accelerator", f"{text}, node not known"
 
 
-def _list_memory(machine: Machine) -> Iterator[tuple[str, str]]:
-    memory = machine.memory
+def _list_memory(memory: Memory) -> Iterator[tuple[str, str]]:
     if memory.total_bytes is not None:
-        available, limit = memory.available_bytes, memory.limit_bytes
-        free = "" if available is None else f"{_size(available)} available"
-        allowed = "" if limit is None else f"; the cgroup allows {_size(limit)}"
-        yield "memory", _join(_size(memory.total_bytes), free) + allowed
+        available = _size(memory.available_bytes)
+        free = f"{available} available" if available else ""
+        yield "memory", _join(_size(memory.total_bytes), free) + _allow(memory.limit_bytes)
     pages = [f"transparent: {memory.transparent}"] if memory.transparent else []
     pages += [
         f"{pool.total:,} of {_size(pool.size_bytes)} reserved, {pool.free:,} free"
         for pool in memory.reserved
     ]
-    if pages:
-        yield "huge pages", "; ".join(pages)
+    yield "huge pages", "; ".join(pages)
     devices = (
         f"{device.name} ({_size(device.size_bytes)}, {_size(device.used_bytes)} in use)"
         for device in memory.swap
     )
-    limit = memory.swap_limit_bytes
-    allowed = "" if limit is None else f"; the cgroup allows {_size(limit)}"
-    yield "swap", _join(*devices) + allowed if memory.swap else "none"
+    yield "swap", _join(*devices) + _allow(memory.swap_limit_bytes) if memory.swap else "none"
 
 
-def _list_libraries(machine: Machine) -> Iterator[tuple[str, str]]:
-    libraries = machine.libraries
+def _allow(limit_bytes: int | None) -> str:
+    return "" if limit_bytes is None else f"; the cgroup allows {_size(limit_bytes)}"
+
+
+def _list_libraries(libraries: Libraries) -> Iterator[tuple[str, str]]:
     versions = dict(libraries.versions)
-    for name in ("pillow", "libjpeg-turbo", "libzmq"):
-        if name in versions:
-            crypto = f"encrypting with {libraries.crypto}" if libraries.crypto else ""
-            yield name, _join(versions.pop(name), crypto if name == "libzmq" else "")
-    if versions:
-        yield "others", _join(*(f"{name} {version}" for name, version in versions.items()))
-    if libraries.decoder:
-        result = "failed" if libraries.self_test_problem else "passed"
-        yield "decoder", f"{libraries.decoder}, self-test {result}"
+    crypto = f"encrypting with {libraries.crypto}" if libraries.crypto else ""
+    yield "pillow", versions.pop("pillow", "")
+    yield "libjpeg-turbo", versions.pop("libjpeg-turbo", "")
+    libzmq = versions.pop("libzmq", "")
+    yield "libzmq", libzmq and _join(libzmq, crypto)
+    yield "others", _join(*(f"{name} {version}" for name, version in versions.items()))
+    result = "failed" if libraries.self_test_problem else "passed"
+    yield "decoder", libraries.decoder and f"{libraries.decoder}, self-test {result}"
 
 
 def _join(*parts: str) -> str:
@@ -236,12 +227,15 @@ def _count(names: Iterable[str]) -> Iterator[str]:
         yield name if count == 1 else f"{count} × {name}"
 
 
-def _limit(number: int) -> str:
-    return "unlimited" if number == UNLIMITED else f"{number:,}"
+def _limit(number: int | None) -> str:
+    return "" if number is None else "unlimited" if number == UNLIMITED else f"{number:,}"
 
 
-def _size(size_bytes: int) -> str:
+def _size(size_bytes: int | None) -> str:
+    """With the largest unit that fits; "" for None."""
+    if not size_bytes:
+        return "" if size_bytes is None else "0"
     for unit, power in (("TiB", 40), ("GiB", 30), ("MiB", 20)):
         if size_bytes >= 1 << power:
             return f"{size_bytes / (1 << power):.4g} {unit}"
-    return f"{size_bytes / 1024:.4g} KiB" if size_bytes else "0"
+    return f"{size_bytes / 1024:.4g} KiB"
