@@ -1,12 +1,12 @@
 """A file system that can stop responding, a FUSE mirror of a folder; and a disk that is soon full.
 
-    python -m tests.support.hanging_fs SOURCE MOUNT SILENCE [READ_S]
+    python -m tests.support.hanging_fs SOURCE MOUNT SILENCE
 
 While the file SILENCE exists, requests for the files that it lists (one name a line; an empty list
 means all) get no reply. The process that made one waits in uninterruptible sleep, which no signal
-ends, as with a dead NFS server. Reads take READ_S each, one after the other, as on a hard disk
-that seeks; a number in the file SILENCE.delay replaces READ_S. Needs root and /dev/fuse; implements
-the kernel's protocol (linux/fuse.h), read-only, one folder deep.
+ends, as with a dead NFS server. With a file SILENCE.delay, reads take so many seconds each, one
+after the other, as on a hard disk that seeks. Needs root and /dev/fuse; implements the kernel's
+protocol (linux/fuse.h), read-only, one folder deep.
 """
 
 import contextlib
@@ -42,9 +42,8 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 class _Mirror:
-    def __init__(self, source: Path, silence: Path, read_s: float) -> None:
+    def __init__(self, source: Path, silence: Path) -> None:
         self._source = source
-        self._read_s = read_s
         self._silence = silence
         self._delay = silence.with_suffix(".delay")
         self._names = sorted(os.listdir(source))
@@ -113,8 +112,7 @@ class _Mirror:
             case x if x == _READ:
                 _, offset, size = struct.unpack_from("<QQI", body)
                 with contextlib.suppress(FileNotFoundError):
-                    self._read_s = float(self._delay.read_text())
-                time.sleep(self._read_s)
+                    time.sleep(float(self._delay.read_text()))
                 with path.open("rb") as file:
                     return os.pread(file.fileno(), size, offset)
             case x if x == _READDIR:
@@ -147,13 +145,12 @@ class _Mirror:
         return entries
 
 
-def main(source: str, mount: str, silence: str, read_s: str = "0") -> int:
+def main(source: str, mount: str, silence: str) -> None:
     fuse = os.open("/dev/fuse", os.O_RDWR | os.O_CLOEXEC)
     options = f"fd={fuse},rootmode=40000,user_id=0,group_id=0,allow_other".encode()
     if _libc.mount(b"hanging", os.fsencode(mount), b"fuse", 0, options) != 0:
         raise OSError(ctypes.get_errno(), "mount")
-    _Mirror(Path(source), Path(silence), float(read_s)).serve(fuse)
-    return 0
+    _Mirror(Path(source), Path(silence)).serve(fuse)
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,27 +162,25 @@ class HangingFolder:
 
     def hang(self, names: Sequence[str] = ()) -> None:
         """Stop replying for these files; without names, for all."""
-        unfinished = self._silence.with_suffix(".new")
-        unfinished.write_text("\n".join(names))
-        unfinished.replace(self._silence)
+        self._write(self._silence, "\n".join(names))
 
     def slow_down(self, read_s: float) -> None:
         """Have each read take ``read_s`` from now on."""
-        unfinished = self._silence.with_suffix(".new")
-        unfinished.write_text(str(read_s))
-        unfinished.replace(self._silence.with_suffix(".delay"))
+        self._write(self._silence.with_suffix(".delay"), str(read_s))
 
     def answer(self) -> None:
         """Reply again, to pending requests as well."""
         self._silence.unlink(missing_ok=True)
 
+    def _write(self, file: Path, text: str) -> None:
+        unfinished = file.with_suffix(".new")
+        unfinished.write_text(text)
+        unfinished.replace(file)
+
 
 @contextlib.contextmanager
-def hanging_folder(source: Path, work: Path, *, read_s: float = 0.0) -> Iterator[HangingFolder]:
-    """Mirror ``source`` below ``work``; skips the test if file systems cannot be mounted.
-
-    Each read takes ``read_s`` more.
-    """
+def hanging_folder(source: Path, work: Path) -> Iterator[HangingFolder]:
+    """Mirror ``source`` below ``work``; skips the test if file systems cannot be mounted."""
     mount, silence = work / "mount", work / "silence"
     mount.mkdir(parents=True)
     try:
@@ -193,10 +188,7 @@ def hanging_folder(source: Path, work: Path, *, read_s: float = 0.0) -> Iterator
     except OSError as error:
         pytest.skip(f"a file system that hangs needs /dev/fuse: {error.strerror}")
     server = subprocess.Popen(
-        [
-            *(sys.executable, "-m", "tests.support.hanging_fs"),
-            *(str(source), str(mount), str(silence), str(read_s)),
-        ],
+        [sys.executable, "-m", "tests.support.hanging_fs", source, mount, silence],
         cwd=REPOSITORY,
         stderr=subprocess.PIPE,
         text=True,
@@ -235,4 +227,4 @@ def small_disk(folder: Path, options: str) -> Iterator[Path]:
 
 
 if __name__ == "__main__":
-    sys.exit(main(*sys.argv[1:]))
+    main(*sys.argv[1:])
