@@ -179,9 +179,10 @@ class Controller:
                 self._plan.ready(actor.launch, msgspec.convert(state["facts"], StartFacts), now_s)
             case _:
                 self._plan.failed(actor.launch, str(state["last_line"]), now_s)
-        actor.future = None
-        if actor.seen != "ended":
-            self._watch(actor)
+        if actor.seen == "ended":
+            actor.future = None
+        else:
+            self._watch(actor)  # where that raises, the same state is read at the next turn
 
     def _watch(self, actor: _Actor) -> None:
         actor.future = actor.handle.watch.remote(actor.seen, _WATCH_S)

@@ -208,6 +208,14 @@ def test_a_later_controller_adopts_what_runs_and_keeps_the_list_until_it_has_ans
 
 def test_while_the_head_is_away_nothing_is_lost(cluster: Cluster) -> None:
     serve_both(cluster)
+    watched = cluster.actor_of(1)
+    watched.serve()
+    watch, watched.watch.remote = watched.watch.remote, None  # a call raises
+    with pytest.raises(TypeError):
+        cluster.turn()
+    watched.watch.remote = watch
+    cluster.turn()
+    assert watched.watching.value is None, "it is watched again"
     cluster.ray.is_away = True
     cluster.actor_of(0).watching.error = cluster.ray.GoneError("the host was lost")
     for _ in range(2):
