@@ -22,16 +22,13 @@ from numpy.typing import NDArray
 
 from feeder.errors import ConfigError, DatasetError
 from feeder.process.path_text import decode_name, path_from_text, path_to_text, printable
-from feeder.source.item_bytes import SourceError, sniff_file
+from feeder.source.item_bytes import FaultKind, SourceError, sniff_file
 from feeder.source.kinds import Kind
 from feeder.source.label_files.columns import BadLabel, has_image_suffix, parse_decimal
 from feeder.source.label_files.label_file import LabelFile, LabelRow
 from feeder.source.label_files.names import (
     NameFinder,
     NameKeys,
-    Repeats,
-    find_repeats,
-    hash_label,
     hash_name,
 )
 from feeder.source.listing import ItemListing
@@ -104,34 +101,40 @@ class _Listing:
         self._names = NameFinder(root, path_to_text(path.parent), self._files)
         self._split_folders = frozenset(find_splits(sorted(folders - {""})))
         self._folder_split: str | None = None  # the only one to be taken
-        self._parts: dict[str, list[object]] = {}  # labels of files that have a row for each
-        self._rejected: set[str] = set()  # of these files
 
     def list_items(self) -> None:
         for text in self._file.classes:
             self._listing.declare_class(text)
-        is_taken, repeats, labelled = self._compare_rows()
-        for row, taken, first, last, other in zip(
-            self._file.rows(), is_taken, *repeats, strict=False
-        ):
-            if taken:
-                self._list_row(row, bool(first), bool(last), int(other))
+        is_taken, repeated, labelled = self._compare_rows()
+        pending: dict[str, list[LabelRow]] = {}  # rows of repeated files
+        for row, taken in zip(self._file.rows(), is_taken, strict=False):
+            if not taken:
+                continue
+            name = self._names.find(row.file)
+            if name is None:
+                self._reject_row(row)
+                continue
+            count = repeated.get(hash_name(name), 1) if repeated else 1
+            rows = pending.setdefault(name, [])
+            rows.append(row)
+            if len(rows) == count:
+                self._list_file(name, pending.pop(name))
         self._reject_unlabelled(labelled)
-        count = np.count_nonzero(repeats.is_first & ~repeats.is_last)
-        if count:
-            times = "1 file" if count == 1 else f"{count:,} files"
-            self._listing.note(f"{self._name} lists {times} more than once")
+        if repeated:
+            files = "1 file" if len(repeated) == 1 else f"{len(repeated):,} files"
+            self._listing.note(f"{self._name} lists {files} more than once")
 
-    def _compare_rows(self) -> tuple[NDArray[np.bool_], Repeats, NDArray[np.uint64]]:
-        """Return which rows to take, (rows,), what they repeat, and all files that rows list."""
-        files, labels, numbers = array("Q"), array("Q"), array("I")
+    def _compare_rows(self) -> tuple[NDArray[np.bool_], dict[int, int], NDArray[np.uint64]]:
+        """Read the file of labels for the first time, before any label is read.
+
+        Returns which rows to take, (rows,), the number of these rows of each file that has several,
+        by its hash, and all files that rows list, also those that are not taken.
+        """
+        files, split_of_row = array("Q"), array("I")
         splits: dict[tuple[str | None, str | None], int] = {}
-        split_of_row = array("I")
         for row in self._file.rows():
             name = self._names.find(row.file)
             files.append(_NO_FILE if name is None else hash_name(name))
-            labels.append(hash_label(row.label))
-            numbers.append(row.number)
             split = row.split, self._find_folder(row.file, name)
             split_of_row.append(splits.setdefault(split, len(splits)))
             if not row.fault:
@@ -140,13 +143,11 @@ class _Listing:
             raise DatasetError(f"{self._shown} has no rows")
         is_taken = self._choose_split(splits, np.frombuffer(split_of_row, np.uint32))
         keys = np.frombuffer(files, np.uint64)
-        is_listed = is_taken & (keys != _NO_FILE)
-        if not is_listed.any():
+        taken, counts = np.unique(keys[is_taken & (keys != _NO_FILE)], return_counts=True)
+        if not len(taken):
             self._refuse_other_folder(is_taken)
-        repeats = find_repeats(
-            is_listed, keys, np.frombuffer(labels, np.uint64), np.frombuffer(numbers, np.uint32)
-        )
-        return is_taken, repeats, np.unique(keys)
+        repeats = zip(taken[counts > 1].tolist(), counts[counts > 1].tolist(), strict=True)
+        return is_taken, dict(repeats), np.unique(keys)
 
     def _find_folder(self, file: str, name: str | None) -> str | None:
         """Return the folder of a split that a row's file is in, "" for any other.
@@ -198,50 +199,51 @@ class _Listing:
             if taken and row.file:
                 raise DatasetError(
                     f"{show_path(self._folder.path(''))} holds none of the files that {self._name} "
-                    f"lists, such as {printable(row.file[:200])} ({self._place(row.number)}): "
+                    f"lists, such as {printable(row.file[:200])} ({self._file.unit} {row.number}): "
                     "give the folder that these names are relative to"
                 )
 
-    def _list_row(self, row: LabelRow, is_first: bool, is_last: bool, other: int) -> None:
-        """List the file of a row, or its label; or reject it. See ``Repeats``."""
-        name = self._names.find(row.file)
+    def _list_file(self, name: str, rows: list[LabelRow]) -> None:
+        """List a file with the label of its rows, or reject it."""
+        row = rows[0]
+        other = next((each for each in rows if repr(each.label) != repr(row.label)), None)
         try:
-            if name is None and row.file:
-                raise SourceError("unreadable", "there is no such file in the source")
-            if name is None:
-                raise SourceError("bad-row", row.fault or "it names no file")
-            if other and self._spec.label_kind == "multi":
-                self._add_part(row, name, is_last)
-            elif is_first and other:
-                reason = f"it has another label in {self._place(other)}"
-                raise SourceError("two-labels", f"{reason} (--label-kind multi takes all)")
-            elif is_first:
+            if other is None:
                 self._folder.add(name, self._read_label(row), self._listing)
+            elif self._spec.label_kind != "multi":
+                reason = f"it has another label in {self._file.unit} {other.number}"
+                raise SourceError("two-labels", f"{reason} (--label-kind multi takes all)")
+            else:
+                labels: dict[object, None] = {}
+                for row in rows:  # one that is at fault is in the message
+                    label = self._read_label(row)
+                    self._check_confidence(row)
+                    labels.update(dict.fromkeys(label if isinstance(label, list) else [label]))
+                self._folder.add(name, [*labels], self._listing)
         except SourceError as error:
-            if name is None:  # no file may be called so, but it is written
-                name = row.file[:_NAME_CHARACTERS_MAX] or f"{self._name}:{row.number}"
-                name = name.encode("utf-8", "backslashreplace").decode()
-            where = f"{self._name} {self._place(row.number)}"
-            self._listing.reject(name, error.kind, f"listed in {where}, but {error.reason}")
+            self._reject(name, error.kind, row, error.reason)
 
-    def _add_part(self, row: LabelRow, name: str, is_last: bool) -> None:
-        """Add a label of a file that has a row for each; the last row lists the file."""
-        if name in self._rejected:
+    def _reject_row(self, row: LabelRow) -> None:
+        """Reject a row without a file."""
+        if not row.file:
+            place = f"{self._name}:{row.number}"
+            self._reject(place, "bad-row", row, row.fault or "it names no file")
             return
-        try:
-            label = self._read_label(row)
-        except SourceError:
-            self._rejected.add(name)
-            raise
+        # No file may be called so, but it is written.
+        name = row.file[:_NAME_CHARACTERS_MAX].encode("utf-8", "backslashreplace").decode()
+        self._reject(name, "unreadable", row, "there is no such file in the source")
+
+    def _reject(self, name: str, kind: FaultKind, row: LabelRow, reason: str) -> None:
+        where = f"{self._name} {self._file.unit} {row.number}"
+        self._listing.reject(name, kind, f"listed in {where}, but {reason}")
+
+    def _check_confidence(self, row: LabelRow) -> None:
         if row.confidence and parse_decimal(row.confidence) != 1:
             raise ConfigError(
                 f"{self._shown} has a row for each label of an image, and a confidence that is not "
-                f"always 1 ({self._place(row.number)}: {printable(row.confidence[:20])}): take out "
-                "the rows that are no labels, and this column"
+                f"always 1 ({self._file.unit} {row.number}: {printable(row.confidence[:20])}): "
+                "take out the rows that are no labels, and this column"
             )
-        self._parts.setdefault(name, []).extend(label if isinstance(label, list) else [label])
-        if is_last:
-            self._folder.add(name, list(dict.fromkeys(self._parts.pop(name))), self._listing)
 
     def _read_label(self, row: LabelRow) -> object:
         """Return a row's label; SourceError (bad-row, bad-label, no-label)."""
@@ -275,9 +277,6 @@ class _Listing:
                 others += 1
         self._listing.about.hidden = hidden  # which the first walk counted
         _note_others(others, f"no images, and not in {self._name}", self._listing)
-
-    def _place(self, number: int) -> str:
-        return f"{self._file.unit} {number}"
 
 
 def _note_others(count: int, why: str, listing: ItemListing) -> None:

@@ -1,4 +1,4 @@
-"""The names of files as 64-bit hashes: which a folder has, which rows of a file of labels repeat.
+"""The names of files as 64-bit hashes: which a folder has, whatever rows of labels call them.
 
 Tens of millions of names take a few hundred megabytes that way, as a set of texts several
 gigabytes. That two of 14 million names share a hash has a probability of 1 in 190,000.
@@ -9,7 +9,7 @@ import posixpath
 from array import array
 from bisect import bisect_left
 from collections.abc import Iterator
-from typing import Final, NamedTuple
+from typing import Final
 
 import numpy as np
 import xxhash
@@ -24,11 +24,6 @@ _SUFFIXES: Final = (".jpg", ".jpeg", ".png", ".JPEG", ".JPG", ".PNG", ".webp", "
 def hash_name(name: str) -> int:
     """Return the hash of a name; UnicodeEncodeError for what no file can be called."""
     return xxhash.xxh3_64_intdigest(encode_name(name))
-
-
-def hash_label(label: object) -> int:
-    """Return a hash that is equal for equal labels of one file."""
-    return xxhash.xxh3_64_intdigest(repr(label).encode("utf-8", "replace"))
 
 
 class NameKeys:
@@ -48,46 +43,6 @@ class NameKeys:
         key = hash_name(name)
         at = bisect_left(self._sorted, key)
         return at < len(self._sorted) and self._sorted[at] == key
-
-
-class Repeats(NamedTuple):
-    """Which rows (n,) list a file that others list, too."""
-
-    is_first: NDArray[np.bool_]
-    """Of the rows of one file."""
-    is_last: NDArray[np.bool_]
-    other: NDArray[np.uint32]
-    """The number of the file's first row with another label than its first one; 0 for none."""
-
-
-def find_repeats(
-    is_listed: NDArray[np.bool_],
-    files: NDArray[np.uint64],
-    labels: NDArray[np.uint64],
-    numbers: NDArray[np.uint32],
-) -> Repeats:
-    """Compare the rows that ``is_listed``, by the hashes of files and labels; all are (n,)."""
-    repeats = Repeats(
-        np.ones(len(files), np.bool_),
-        np.ones(len(files), np.bool_),
-        np.zeros(len(files), np.uint32),
-    )
-    sorted_files = np.sort(files[is_listed])
-    again = np.unique(sorted_files[1:][sorted_files[1:] == sorted_files[:-1]])
-    if not len(again):  # the rule; what follows doubles the memory
-        return repeats
-    rows = np.flatnonzero(is_listed & np.isin(files, again))
-    order = rows[np.argsort(files[rows], kind="stable")]
-    _, starts, counts = np.unique(files[order], return_index=True, return_counts=True)
-    repeats.is_first[order] = repeats.is_last[order] = False
-    repeats.is_first[order[starts]] = repeats.is_last[order[starts + counts - 1]] = True
-    group = np.repeat(np.arange(len(starts)), counts)
-    differing = np.flatnonzero(labels[order] != labels[order[starts]][group])
-    groups, first = np.unique(group[differing], return_index=True)
-    others = np.zeros(len(starts), np.uint32)
-    others[groups] = numbers[order[differing[first]]]
-    repeats.other[order] = others[group]
-    return repeats
 
 
 class NameFinder:
