@@ -24,7 +24,7 @@ from feeder.plan.labels import LabelKind, LabelSpec
 from feeder.process.path_text import path_from_text, printable
 from feeder.source.label_files.tables import read_class_names
 from feeder.source.listing import CLASSES_MAX
-from feeder.source.raw_labels import Form, decode_values
+from feeder.source.raw_labels import Form, stored_values
 from feeder.source.source import SourceSpec
 
 _ROWS: Final = ("one-hot", "multi-hot")
@@ -72,11 +72,11 @@ class ClassPlan:
         if self.labels.kind not in ("multi", "float"):
             return b""
         if form == Form.REALS and self.labels.kind == "float":
-            return decode_values(items.text, label, form).tobytes()  # as the listing has stored it
+            return stored_values(items.text, label)  # as the listing has stored it
         keys = self.reading.read(items, container, form, label)
         if self.labels.kind == "float":
-            return self.labels.encode_floats(keys)  # type: ignore[arg-type]
-        return self.labels.encode_multi(self.class_of[key] for key in keys)  # type: ignore[index]
+            return self.labels.encode_floats(keys)
+        return self.labels.encode_multi(self.class_of[key] for key in keys)
 
 
 def plan_classes(

@@ -13,7 +13,7 @@ ways is never decided here: it is an error that names ``--label-kind`` or ``--un
 
 import enum
 from dataclasses import dataclass
-from typing import Final, Literal, NoReturn
+from typing import Any, Final, Literal, NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,7 +22,6 @@ from feeder.errors import ConfigError
 from feeder.pack.items import SourceItems
 from feeder.process.path_text import printable
 from feeder.source.raw_labels import (
-    MISSING,
     BadLabel,
     Form,
     LabelFacts,
@@ -79,9 +78,7 @@ class LabelReading:
     key_of: NDArray[np.int32]
     """The number in ``keys`` of each item of one class, (n,)."""
 
-    def read(
-        self, items: SourceItems, container: int, form: int, label: int
-    ) -> list[str] | list[int] | list[float]:
+    def read(self, items: SourceItems, container: int, form: int, label: int) -> list[Any]:
         """Return names or numbers (from 0) of a label's classes, or its floats; else BadLabel."""
         raw = _raw_values(items, container, form, label)
         is_list = form >= Form.NUMBERS
@@ -100,7 +97,7 @@ class LabelReading:
             raise BadLabel(f"its label {_show(raw)} has a class twice, unlike the others")
         return numbers
 
-    def _number(self, value: str | float) -> int:
+    def _number(self, value: str | float | None) -> int:
         number = number_of(value)
         if number is None or not float(number).is_integer():
             raise BadLabel(f"its label {_show(value)} is no class number")
@@ -111,12 +108,12 @@ class LabelReading:
             )
         return int(number) - self.base
 
-    def _positions(self, raw: list[str] | list[int] | list[float]) -> list[int]:
+    def _positions(self, raw: list[Any]) -> list[int]:
         """The places of a row of 0 and 1 that have a 1."""
         ones: list[int] = []
         for at, value in enumerate(raw):
             is_minus = value == -1 and self.facts.zero > 0  # else it is in the place of 0
-            if is_minus or value == MISSING or value != value:
+            if is_minus or value is None or value != value:
                 if self.uncertain is None:
                     raise BadLabel(f"its row of 0 and 1 has {_show(value)} (--uncertain)")
                 value = self.uncertain
@@ -191,7 +188,7 @@ def _read_one(
         return str(error)
     if reading.way == "floats":
         return 0
-    numbers = [reading.keys.setdefault(key, len(reading.keys)) for key in keys]  # type: ignore[arg-type]
+    numbers = [reading.keys.setdefault(key, len(reading.keys)) for key in keys]
     return numbers[0] if numbers else 0
 
 
@@ -351,7 +348,7 @@ class _Reader:
                 Look.LIST,
             )
         is_minus_uncertain = facts.minus > 0 and facts.zero > 0
-        is_uncertain = is_minus_uncertain or facts.missing > 0
+        is_uncertain = is_minus_uncertain or facts.nulls > 0
         if is_uncertain and not self._uncertain:
             what = "-1 beside 0 and 1" if is_minus_uncertain else "missing values"
             raise ConfigError(
@@ -404,8 +401,7 @@ class _Reader:
         row = int(np.argmax(self._looks == look))
         container, form, label = self._items.rows[row][["container", "form", "label"]].tolist()
         raw = _raw_values(self._items, container, form, label)
-        shown = [None if value == MISSING else value for value in raw]
-        example = show_label(shown if form >= Form.NUMBERS else raw[0])
+        example = show_label(raw if form >= Form.NUMBERS else raw[0])
         return f" (such as {example} of {printable(self._items.name(row))})"
 
 
@@ -438,27 +434,27 @@ def _look_at(items: SourceItems, text_looks: NDArray[np.uint8]) -> NDArray[np.ui
     return looks
 
 
-def _raw_values(
-    items: SourceItems, container: int, form: int, label: int
-) -> list[str] | list[int] | list[float]:
+def _raw_values(items: SourceItems, container: int, form: int, label: int) -> list[Any]:
     """The values of a label as the source has it; one unless it is a list."""
+    if form == Form.TEXT:
+        return [items.texts[label]]
+    if form == Form.REAL:
+        return [float(np.int64(label).view(np.float64))]
     if form < Form.NUMBERS:
-        if form == Form.TEXT:
-            return [items.texts[label]]
-        return [float(np.int64(label).view(np.float64))] if form == Form.REAL else [label]
-    values: list[int] | list[float] = decode_values(items.text, label, form).tolist()
+        return [label]
+    values = decode_values(items.text, label, form)
     if form == Form.TEXTS:
-        return [items.texts[items.first_text[container] + int(value)] for value in values]
+        return [items.texts[items.first_text[container] + value] for value in values]
     return values
 
 
 def _name(value: object) -> str:
-    if isinstance(value, float) or value == MISSING:
+    if isinstance(value, float) or value is None:
         raise BadLabel(f"its label {_show(value)} is no name of a class")
     return str(value)
 
 
-def _float(value: str | float) -> float:
+def _float(value: str | float | None) -> float:
     number = number_of(value)
     if number is None:
         raise BadLabel(f"its label {_show(value)} is no number")
@@ -466,4 +462,4 @@ def _float(value: str | float) -> float:
 
 
 def _show(value: object) -> str:
-    return "nothing" if value == MISSING else show_label(value)
+    return "nothing" if value is None else show_label(value)

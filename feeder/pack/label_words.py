@@ -39,7 +39,7 @@ def describe_labels(
     what = plural(len(plan.classes), "class", "classes")
     if reading.way in ("one-hot", "multi-hot"):
         how = f"from {reading.way} rows of {reading.width} numbers"
-        if reading.facts.minus or reading.facts.missing:
+        if reading.facts.minus or reading.facts.nulls:
             how += f", {_describe_uncertain(plan, spec)}"
         if reading.way == "multi-hot" and reading.facts.none:
             how += f", {plural(reading.facts.none, 'row')} without a 1"

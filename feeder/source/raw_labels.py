@@ -3,7 +3,7 @@
     3, "3", True     NUMBER     a whole number; also one that is written as text
     "cat", "007"     TEXT       any other text
     0.5              REAL
-    [3, 5], ["3"]    NUMBERS    null in a list is MISSING
+    [3, None], ["3"] NUMBERS    null counts as one
     ["cat", "3"]     TEXTS
     [0.5, 1]         REALS
     nothing          NONE       no label, or none is wanted
@@ -22,7 +22,6 @@ from typing import Any, Final
 
 import msgspec
 import numpy as np
-from numpy.typing import NDArray
 
 from feeder.source.label_files.columns import BadLabel as BadLabel
 from feeder.source.label_files.columns import is_missing_word as is_missing_word
@@ -31,10 +30,7 @@ from feeder.source.label_files.columns import parse_decimal as parse_decimal
 RawLabel = int | str | float | None | Sequence[int] | Sequence[str] | Sequence[float]
 """A class's number or name, a value, several of either, or nothing; numpy's types count too."""
 
-MISSING: Final = -(2**63)
-"""In a list of numbers: null."""
-
-Value = int | str | float | list[int] | list[str] | list[float] | None
+Value = int | str | float | list[int | None] | list[str] | list[float] | None
 
 _WHOLE: Final = re.compile(r"0|-?[1-9][0-9]*", re.ASCII)
 _SEPARATOR: Final = re.compile(r"[;|]")
@@ -44,7 +40,7 @@ _INT64_MAX: Final = 2**63 - 1
 _INT64_DIGITS: Final = 20
 _FLOAT_MAX: Final = float(np.finfo(np.float32).max)
 _SHOWN_CHARACTERS: Final = 80
-_SWITCHES: Final = frozenset({0, 1, -1, MISSING})
+_SWITCHES: Final = frozenset({0, 1, -1, None})
 
 
 class Form(enum.IntEnum):
@@ -57,14 +53,6 @@ class Form(enum.IntEnum):
     NUMBERS = 4
     TEXTS = 5
     REALS = 6
-
-
-_DTYPES: Final[dict[tuple[int, int], np.dtype[Any]]] = {
-    (Form.NUMBERS, 1): np.dtype("i1"),  # of most: rows of 0 and 1, up to 127 classes
-    (Form.NUMBERS, 8): np.dtype("<i8"),
-    (Form.TEXTS, 4): np.dtype("<u4"),
-    (Form.REALS, 4): np.dtype("<f4"),
-}
 
 
 class LabelFacts(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
@@ -84,7 +72,7 @@ class LabelFacts(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """Of these, lists with a 0."""
     minus: int = 0
     """Of these, lists with -1."""
-    missing: int = 0
+    nulls: int = 0
     """Of these, lists with null or NaN."""
 
     def observe(self, form: Form, values: Sequence[Any], base: int) -> None:
@@ -92,19 +80,17 @@ class LabelFacts(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
         self.widths[len(values)] = self.widths.get(len(values), 0) + 1
         if form == Form.TEXTS:
             return
-        distinct = set(values)
-        self.classes += len(distinct) == len(values) and all(
-            value >= base and value == int(value) for value in values
-        )
-        switches = {MISSING if math.isnan(value) else value for value in distinct}
-        if len(values) > 1 and switches <= _SWITCHES:
+        distinct = {None if value != value else value for value in values}
+        if len(distinct) == len(values) and None not in distinct:
+            self.classes += all(value >= base and value == int(value) for value in values)
+        if len(values) > 1 and distinct <= _SWITCHES:
             ones = values.count(1)
             self.switches += 1
             self.one += ones == 1
             self.none += ones == 0
-            self.zero += 0 in switches
-            self.minus += -1 in switches
-            self.missing += MISSING in switches
+            self.zero += 0 in distinct
+            self.minus += -1 in distinct
+            self.nulls += None in distinct
 
     def add(self, other: "LabelFacts") -> None:
         """Add the counts of another container."""
@@ -142,10 +128,9 @@ def split_joined(text: str) -> list[str]:
     return [part for part in map(str.strip, separator.split(text)) if part]
 
 
-def number_of(value: str | float) -> float | None:
+def number_of(value: str | float | None) -> float | None:
     """Return the number in a value of a label; None for a name, and for nothing."""
-    number = parse_decimal(value) if isinstance(value, str) else value
-    return None if number == MISSING else number
+    return parse_decimal(value) if isinstance(value, str) else value
 
 
 def check_float(value: float) -> float:
@@ -161,21 +146,24 @@ def show_label(value: object) -> str:
     return text if len(text) <= _SHOWN_CHARACTERS else f"{text[:_SHOWN_CHARACTERS]}…"
 
 
-def encode_values(form: Form, values: Sequence[float]) -> bytes:
-    """Return a list as ``decode_values`` reads it: count, bytes of a value, values."""
-    size = 4
-    if form == Form.NUMBERS:
-        size = 1 if not values or (min(values) >= -128 and max(values) <= 127) else 8
-    stored = np.asarray(values, _DTYPES[form, size])
-    return len(values).to_bytes(4, "little") + bytes([size]) + stored.tobytes()
+def encode_values(form: Form, values: Sequence[Any]) -> bytes:
+    """Return a list as ``decode_values`` reads it: its size in bytes, then float32 or msgpack."""
+    is_real = form == Form.REALS
+    data = np.asarray(values, "<f4").tobytes() if is_real else msgspec.msgpack.encode(values)
+    return len(data).to_bytes(4, "little") + data
 
 
-def decode_values(
-    data: Any, at: int, form: int
-) -> NDArray[np.float32] | NDArray[np.uint32] | NDArray[np.int64]:
-    """Return the list at an offset of ``data``: float32, uint32 (numbers of texts) or integers."""
-    count, size = int.from_bytes(data[at : at + 4], "little"), data[at + 4]
-    return np.frombuffer(data, _DTYPES[form, size], count=count, offset=at + 5)
+def stored_values(data: Any, at: int) -> bytes:
+    """Return the bytes of the list at an offset of ``data``; of REALS, these are float32."""
+    return bytes(data[at + 4 : at + 4 + int.from_bytes(data[at : at + 4], "little")])
+
+
+def decode_values(data: Any, at: int, form: int) -> list[Any]:
+    """Return the list at an offset of ``data``: floats, integers and None, or numbers of texts."""
+    stored = stored_values(data, at)
+    is_real = form == Form.REALS
+    values = np.frombuffer(stored, "<f4").tolist() if is_real else msgspec.msgpack.decode(stored)
+    return list(values)
 
 
 def _read_text(raw: str, is_name: bool) -> tuple[Form, Value]:
@@ -202,7 +190,7 @@ def _read_list(values: list[Any], is_name: bool) -> tuple[Form, Value]:
     forms: set[Form] = set()
     found: list[Any] = []
     for value in values:
-        form, plain = (Form.NONE, MISSING) if value is None else read_raw(value, is_name=is_name)
+        form, plain = (Form.NONE, None) if value is None else read_raw(value, is_name=is_name)
         if form > Form.REAL or (form == Form.NONE and value is not None):
             what = "a list" if form > Form.REAL else "an empty text"
             raise BadLabel(f"its label is a list that has {what} in it")

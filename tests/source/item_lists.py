@@ -8,7 +8,7 @@ from typing import Any
 from feeder.plan.labels import LabelChoice
 from feeder.process.path_text import decode_name
 from feeder.source.listing import ItemListing, ListedItems
-from feeder.source.raw_labels import MISSING, Form, Value, decode_values
+from feeder.source.raw_labels import Form, Value, decode_values
 
 
 def name_of(items: ListedItems, row: int) -> str:
@@ -31,10 +31,8 @@ def label_of(items: ListedItems, row: int) -> Value:
             return texts[stored]
         case Form.REAL:
             return struct.unpack("<d", struct.pack("<q", stored))[0]  # type: ignore[no-any-return]
-    values: list[Any] = decode_values(items.text, stored, form).tolist()
-    if form == Form.TEXTS:
-        return [texts[value] for value in values]
-    return [None if value == MISSING else value for value in values]
+    values = decode_values(items.text, stored, form)
+    return [texts[value] for value in values] if form == Form.TEXTS else values
 
 
 def make_list(

@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from feeder.errors import ConfigError, ResourceError
 from feeder.source.listing import ItemListing, ListedItems, list_path, read_listed
 from feeder.source.raw_labels import (
-    MISSING,
     BadLabel,
     Form,
     parse_decimal,
@@ -134,12 +133,12 @@ _FORMS: dict[Form, list[tuple[Any, Any]]] = {
     Form.TEXT: [
         *((text, text) for text in ("007", "00", "-0", "+3", "3.0", "1e3", "1_000", "٣", "NA")),
         *((" a cat\n", "a cat"), (np.str_("cat"), "cat"), ("9" * 5000, "9" * 5000)),
-        *((number, str(number)) for number in (2**63, -(2**63))),  # the latter is MISSING in lists
+        *((number, str(number)) for number in (2**63, -(2**63))),
         (str(2**63), str(2**63)),
     ],
     Form.REAL: [(0.5, 0.5), (3.0, 3.0), (np.float32(0.5), 0.5), (1e300, 1e300), (math.inf,) * 2],
     Form.NUMBERS: [
-        *(([], []), ([1, 0, 1, 1], [1, 0, 1, 1]), (["1", 2], [1, 2]), ([1, None], [1, MISSING])),
+        *(([], []), ([1, 0, 1, 1], [1, 0, 1, 1]), (["1", 2], [1, 2]), ([1, None], [1, None])),
         *(([np.bool_(True), np.bool_(False)], [1, 0]), (np.array([1, 0], np.uint8), [1, 0])),
         *(((3,), [3]), ({3, 1}, [1, 3])),
     ],
