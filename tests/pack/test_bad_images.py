@@ -1,7 +1,6 @@
 """Images that are bad or odd: how many a packing leaves out, and what it says of them."""
 
 import io
-import re
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,7 @@ from PIL import Image
 
 import feeder
 from feeder.cli.pack import format_summary
-from feeder.dataset.manifest import MANIFEST_NAME, load_manifest
+from feeder.dataset.manifest import load_manifest
 from feeder.errors import ConfigError, DatasetError
 from feeder.pack.options import PackOptions
 from feeder.pack.progress import ProgressLine
@@ -52,25 +51,20 @@ def test_a_limit_is_a_share_or_a_number() -> None:
             PackOptions(max_bad=text)
 
 
-@pytest.mark.parametrize(
-    ("option", "files", "remedy"),
-    [
-        ("5%", 3, "leave them out with --max-bad 67%"),
-        ("1", 3, "leave them out with --max-bad 2"),
-        ("", 3, "repair or remove them, or pack without --strict"),
-        ("100%", 2, "check --source, --image and --label: none of the images can be packed"),
-    ],
-)
-def test_the_remedy_fits_the_option_and_the_share(
-    tmp_path: Path, option: str, files: int, remedy: str
-) -> None:
+def test_the_remedy_fits_the_option_and_the_share(tmp_path: Path) -> None:
     bad = [QuarantineEntry(path=name, kind="no-label", reason="none") for name in ("b", "a")]
-    options = PackOptions(max_bad=option) if option else PackOptions(strict=True)
-    with pytest.raises(DatasetError, match=remedy) as error:
-        options.check_bad(bad, files, tmp_path, untried=0)
-    assert f"2 of {files} images are bad (2 no-label)" in str(error.value)
-    assert f"first a, no-label (none); all are in {tmp_path}/quarantine.jsonl" in str(error.value)
-    one = r"^1 of 2 images is bad .*; the list is .* 1 image is not"
+    for options, files, remedy in (
+        (PackOptions(max_bad="5%"), 3, "leave them out with --max-bad 67%"),
+        (PackOptions(max_bad="1"), 3, "leave them out with --max-bad 2"),
+        (PackOptions(strict=True), 3, "repair or remove them, or pack without --strict"),
+        (PackOptions(max_bad="100%"), 2, "check --source, --image and --label: none of the images"),
+    ):
+        with pytest.raises(DatasetError, match=remedy) as error:
+            options.check_bad(bad, files, tmp_path, untried=0)
+        assert f"2 of {files} images are bad (2 no-label)" in str(error.value)
+        path = tmp_path / "quarantine.jsonl"
+        assert f"first a, no-label (none); all are in {path}" in str(error.value)
+    one = r"^1 of 2 images is bad .*; the list is .* or more: 1 image is not tried yet$"
     with pytest.raises(DatasetError, match=one):
         PackOptions(max_bad="0").check_bad(bad[:1], 2, tmp_path, untried=1)
 
@@ -95,38 +89,6 @@ def test_what_is_advised_holds_when_all_images_were_tried(data: st.DataObject) -
             PackOptions(max_bad=advised).check_bad(bad, files, Path(folder), untried=0)
         else:
             assert count <= options.allowed_bad(files)
-
-
-def _labelled(source: Path, count: int, *, unlabelled: int, is_bad: Any = lambda _: False) -> Path:
-    source.mkdir()
-    rows = ["file,label"]
-    for number in range(count):
-        data = b"x" if is_bad(number) else encoded(image(seed=number))
-        (source / f"{number}.jpg").write_bytes(data)
-        rows += [f"{number}.jpg,cat"] * (number >= unlabelled)
-    (source / "labels.csv").write_text("\n".join(rows))
-    return source
-
-
-@pytest.mark.parametrize("first", ["0%", "0"])
-def test_advice_on_the_way_says_that_more_may_be_found_and_the_last_one_holds(
-    tmp_path: Path, first: str
-) -> None:
-    source = _labelled(tmp_path / "source", 24, unlabelled=2, is_bad=lambda n: n % 4 == 0)
-    advice, lines = first, list[str]()
-    while not (tmp_path / "packed" / MANIFEST_NAME).exists():
-        try:
-            pack(source, tmp_path / "packed", shards=6, max_bad=advice)
-        except DatasetError as error:
-            assert not lines or "or more: " in lines[-1]
-            lines.append(str(error))
-            match = re.search(r"with --max-bad (\d+%?)", lines[-1])
-            assert match is not None
-            assert match[1] != advice
-            advice = match[1]
-    assert load_manifest(tmp_path / "packed").quarantined == 7
-    assert len(lines) > 2
-    assert lines[0].endswith("or more: 22 images are not tried yet")
 
 
 def test_too_many_bad_images_publish_nothing_and_a_larger_share_goes_on_at_once(
@@ -198,18 +160,18 @@ def test_orientations_that_are_not_applied_have_a_line_with_the_remedy(tmp_path:
         assert shown == [f"  orientation: {text} {end}"]
 
 
-@pytest.mark.parametrize(
-    ("high", "white"), [(4095, 4095), (4000, 4095), (4096, 8191), (1, 1), (32766, 32767)]
-)
+@pytest.mark.parametrize(("high", "white"), [(4095, 4095), (4096, 8191), (32766, 32767)])
 def test_dark_images_are_warned_of_with_the_level_to_choose(
     high: int, white: int, tmp_path: Path
 ) -> None:
     files = {"deep.png": _levels(high), "dim.png": _levels(high // 2)}
     source = _source(tmp_path / "source", files)
     _, shown = _pack(source, tmp_path / "packed", shards=3)
-    warning = f"warning: the highest level in images with 16 bits a sample is {high:,}, and 65,535"
-    assert f"{warning} becomes white, so that they are dark" in shown
-    assert f"pack again with --png16-max {white}\n" in shown
+    assert (
+        f"warning: the highest level in images with 16 bits a sample is {high:,}, and 65,535 "
+        f"becomes white, so that they are dark: to make {white:,} white, pack again with "
+        f"--png16-max {white}\n"
+    ) in shown
     summary, shown = _pack(source, tmp_path / "again", png16_max=white, shards=3)
     assert "warning" not in shown
     assert "clipped" not in summary.manifest.odd

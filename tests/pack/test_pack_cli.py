@@ -176,13 +176,6 @@ def test_full_disk_is_one_line_without_a_dataset_and_packing_resumes(
         assert "resuming: " in again.stderr
 
 
-def test_unwritable_destination_is_one_line(source: Path, tmp_path: Path) -> None:
-    with _mounted_tmpfs(tmp_path / "disk", "ro"):
-        result = call_feeder("pack", source, tmp_path / "disk" / "packed")
-    assert "not writable (Read-only file system); make it writable, then" in error_line(result)
-    assert result.returncode == 4
-
-
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_signals_stop_cleanly(large_source: Path, tmp_path: Path, number: signal.Signals) -> None:
     destination = tmp_path / "packed"

@@ -4,11 +4,12 @@ import ast
 import contextlib
 import errno
 import os
+import re
 import signal
 import sqlite3
 import subprocess
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,6 @@ import feeder
 from feeder.dataset.manifest import QUARANTINE_NAME
 from feeder.dataset.opened import Dataset
 from feeder.errors import ConfigError, DatasetError, ResourceError
-from feeder.installation import install_command
 from feeder.pack.publish import read_quarantine
 from feeder.source.listing import ItemListing
 from tests.support.sources import (
@@ -186,17 +186,15 @@ def test_a_killed_call_resumes_in_any_order(
     assert file_tree(destination) == file_tree(tmp_path / "undisturbed")
 
 
-@pytest.mark.parametrize("error", [KeyError("gone"), OSError(28, "mine"), KeyboardInterrupt()])
+@pytest.mark.parametrize("error", [OSError(28, "mine"), KeyboardInterrupt()])
 def test_an_error_of_the_iterable_propagates_and_keeps_what_was_spooled(
     samples: list[Sample], tmp_path: Path, error: BaseException
 ) -> None:
-    with pytest.raises(type(error)) as raised:
-        feeder.pack_samples(failing_after(samples[:6], error), tmp_path / "packed")
-    assert raised.value is error
-    assert spooled(tmp_path / "packed") == 2
-    with pytest.raises(type(error)):
-        feeder.pack_samples(failing_after(samples[:11], error), tmp_path / "packed")
-    assert spooled(tmp_path / "packed") == 4  # 4, 2, 4 and 1 samples
+    for given, containers in ((6, 2), (11, 4)):  # of 4, 2, 4 and 1 samples
+        with pytest.raises(type(error)) as raised:
+            feeder.pack_samples(failing_after(samples[:given], error), tmp_path / "packed")
+        assert raised.value is error
+        assert spooled(tmp_path / "packed") == containers
     packed = feeder.pack_samples(iter(samples), tmp_path / "packed")
     expected = feeder.pack_samples(samples, tmp_path / "expected")
     assert packed.fingerprint == expected.fingerprint
@@ -254,29 +252,22 @@ def begin(samples: Iterable[Sample], destination: Path, *, packing: bool = False
         feeder.pack_samples(given, destination)
 
 
-_CHANGES: list[tuple[Callable[[list[Sample]], list[Sample]], str]] = [
-    (lambda given: [(given[0][0], given[1][1], 0), *given[1:]], "label of 0/000.jpg have"),
-    (lambda given: [(given[0][0], given[0][1], 2), *given[1:]], "label of 0/000.jpg have"),
-    (lambda given: given[2:], "and 1 more did not come: give the same samples and options to"),
-    (lambda given: [(key, data, f"c{n}") for key, data, n in given], "label of 0/000.jpg have"),
-]
-
-
 @pytest.mark.parametrize("packing", [False, True])
-@pytest.mark.parametrize(("change", "message"), _CHANGES)
 def test_other_samples_under_the_same_keys_are_refused(
-    samples: list[Sample],
-    tmp_path: Path,
-    packing: bool,
-    change: Callable[[list[Sample]], list[Sample]],
-    message: str,
+    samples: list[Sample], tmp_path: Path, packing: bool
 ) -> None:
     begin(samples, tmp_path / "packed", packing=packing)
-    before = file_tree(tmp_path / "packed")
-    with pytest.raises((ConfigError, DatasetError)) as raised:
-        feeder.pack_samples(change(samples), tmp_path / "packed")
-    assert message in str(raised.value)
-    assert {name for name in before if ".spill" in name} <= {*file_tree(tmp_path / "packed")}
+    (key, first, label), (_, second, _) = samples[:2]
+    before = {name for name in file_tree(tmp_path / "packed") if ".spill" in name}
+    for given, message in (
+        ([(key, second, label), *samples[1:]], "the bytes or the label of 0/000.jpg have changed"),
+        ([(key, first, 2), *samples[1:]], "the bytes or the label of 0/000.jpg have changed"),
+        ([(key, first, "c0"), *samples[1:]], "the bytes or the label of 0/000.jpg have changed"),
+        (samples[2:], "and 1 more did not come: give the same samples and options to"),
+    ):
+        with pytest.raises(ConfigError, match=message):
+            feeder.pack_samples(given, tmp_path / "packed")
+        assert before <= {*file_tree(tmp_path / "packed")}
     assert feeder.pack_samples(samples, tmp_path / "packed").samples == COUNT
 
 
@@ -295,41 +286,37 @@ def test_a_new_sample_is_taken_until_packing_has_begun(
 JPEG = encoded(image())
 
 
-@pytest.mark.parametrize(
-    ("given", "message"),
-    [
-        ([("a", JPEG, 0), ("b", JPEG, 0), ("a", JPEG, 0)], "two samples have the key a: keys"),
-        ([("v.1", JPEG, 0), ("v.2", JPEG, 0)], "the keys v.1 and v.2 would unpack to the same"),
-        (["a"], r"sample 1 is a str: give a tuple \(key, bytes, label\)"),
-        ([(7, JPEG, 0)], "the key of sample 1 is of the type int: give a str"),
-        ([("a", "a.jpg", 0)], "the image of sample 1, a, is of the type str: give the bytes of an"),
-        ([("x/../a", JPEG, 0)], "the key 'x/../a' of sample 1 is no name"),
-        ([("x" * 65_536, JPEG, 0)], "of sample 1 is no name: give text of 1 to 65535 bytes"),
-        ([("a", JPEG, None)], "the first sample decides what labels are, and a cannot: it has no"),
-        ([], "the iterable gave no samples: there is nothing to pack"),
-    ],
-)
-def test_what_is_no_sample_is_one_line(tmp_path: Path, given: list[Any], message: str) -> None:
-    with pytest.raises((ConfigError, DatasetError), match=message) as raised:
-        feeder.pack_samples(given, tmp_path / "packed")
-    assert "\n" not in str(raised.value)
+def test_what_is_no_sample_is_one_line(tmp_path: Path) -> None:
+    given: list[Any]
+    for number, (given, message) in enumerate(
+        (
+            ([("a", JPEG, 0), ("b", JPEG, 0), ("a", JPEG, 0)], "two samples have the key a: keys"),
+            ([("v.1", JPEG, 0), ("v.2", JPEG, 0)], "the keys v.1 and v.2 would unpack to the same"),
+            (["a"], "sample 1 is a str: give a tuple (key, bytes, label)"),
+            ([(7, JPEG, 0)], "the key of sample 1 is of the type int: give a str"),
+            ([("a", "x", 0)], "the image of sample 1, a, is of the type str: give the bytes of an"),
+            ([("x/../a", JPEG, 0)], "the key 'x/../a' of sample 1 is no name"),
+            ([("x" * 65_536, JPEG, 0)], "of sample 1 is no name: give text of 1 to 65535 bytes"),
+            ([("a", JPEG, None)], "the first sample decides what labels are, and a cannot: it has"),
+            ([], "the iterable gave no samples: there is nothing to pack"),
+        )
+    ):
+        with pytest.raises((ConfigError, DatasetError), match=f"^.*{re.escape(message)}.*$"):
+            feeder.pack_samples(given, tmp_path / str(number))
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
+def test_arguments_are_checked_before_a_sample_is_taken(tmp_path: Path) -> None:
+    given = failing_after([], AssertionError("consumed"))
+    options: dict[str, Any]
+    for options, message in (
         ({"shards": 0}, "^shards 0 is not within"),
         ({"max_bad": "many"}, "^max_bad many: give a share"),
         ({"classes_of": "/nowhere/--shards"}, "^classes_of: no dataset at /nowhere/--shards"),
         ({"class_names": ["a", " b"]}, r"^class_names\[1\] is ' b'"),
-    ],
-)
-def test_arguments_are_checked_before_a_sample_is_taken(
-    tmp_path: Path, options: dict[str, Any], message: str
-) -> None:
-    given = failing_after([], AssertionError("consumed"))
-    with pytest.raises((ConfigError, DatasetError), match=message):
-        feeder.pack_samples(given, tmp_path / "packed", **options)
+        ({"labels": "text"}, "^labels 'text' is not one of"),
+    ):
+        with pytest.raises((ConfigError, DatasetError), match=message):
+            feeder.pack_samples(given, tmp_path / "packed", **options)
     assert not (tmp_path / "packed").exists()
 
 
@@ -389,27 +376,6 @@ def test_each_refuses_to_continue_what_the_other_began(
     assert pack(tmp_path / "source", tmp_path / "other").manifest.samples == 1
 
 
-def test_a_script_needs_no_main_guard(tmp_path: Path) -> None:
-    script = tmp_path / "script.py"
-    script.write_text(
-        "import feeder\n"
-        f"data = {JPEG!r}\n"
-        "print(feeder.pack_samples(((str(n), data, 0) for n in range(5)), 'packed', jobs=2))\n"
-    )
-    done = subprocess.run(
-        [sys.executable, script],
-        cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
-    assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout.startswith("PackedSamples(path=PosixPath('packed'), samples=5, ")
-    assert done.stdout.count("PackedSamples") == 1
-    assert "duplicates=4" in done.stdout
-
-
 def test_the_example_packs_a_database(samples: list[Sample], tmp_path: Path) -> None:
     tags = {key: NAMES[: number % 4] for number, (key, *_) in enumerate(samples)}
     with contextlib.closing(sqlite3.connect(tmp_path / "photos.db")) as connection, connection:
@@ -434,15 +400,6 @@ def test_the_example_packs_a_database(samples: list[Sample], tmp_path: Path) -> 
     }
 
 
-def test_progress_is_shown_where_asked_for(
-    samples: list[Sample], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    feeder.pack_samples(samples, tmp_path / "quiet")
-    assert capsys.readouterr() == ("", "")
-    feeder.pack_samples(samples, tmp_path / "shown", progress=True)
-    assert "packing 23/23 images (100 %)" in capsys.readouterr().err
-
-
 def test_what_warns_is_a_python_warning_where_no_line_is_shown(tmp_path: Path) -> None:
     problem = "feeder: 1 name differs from another only in case"
     with pytest.warns(UserWarning, match=problem) as caught:
@@ -463,14 +420,3 @@ def test_importing_feeder_imports_nothing_and_its_stub_has_every_name() -> None:
             names |= {alias.asname or "" for alias in node.names}
     assert names == {*feeder.__all__}
     assert all(getattr(feeder, name) is not None for name in feeder.__all__)
-
-
-def test_where_libraries_are_missing_one_line_names_the_extra() -> None:
-    code = "import sys; sys.modules['xxhash'] = None; import feeder; feeder.pack_samples"
-    failed = subprocess.run(
-        [sys.executable, "-c", code], cwd=REPOSITORY, capture_output=True, text=True, timeout=60
-    )
-    assert failed.stderr.splitlines()[-1] == (
-        "ImportError: feeder.pack_samples needs xxhash, which is not installed here: "
-        + install_command("daemon")
-    )

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from feeder.errors import DatasetError
-from feeder.pack_cache.shared_progress import SharedProgress, round_duration
+from feeder.pack_cache.shared_progress import SharedProgress
 from feeder.pack_cache.stamp import Stamp, describe_change, take_stamp
 from feeder.process.path_text import path_to_text
 
@@ -186,11 +186,6 @@ def test_a_packing_that_starts_over_passes_no_number_twice(clock: Clock) -> None
     assert again[1] == first[1] + 400, "those of the earlier run count"
     assert again[2] == first[2]
     assert max(first) < 2**48, "which the wire takes"
-
-
-def test_durations_have_one_unit() -> None:
-    texts = [round_duration(seconds) for seconds in (4.2, 89, 300, 89 * 60, 3 * 3600)]
-    assert texts == ["4 s", "89 s", "5 min", "89 min", "3 h"]
 
 
 @pytest.mark.parametrize("parent", ["a", "b"])
