@@ -4,7 +4,7 @@ import contextlib
 import io
 import os
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -102,31 +102,17 @@ def test_a_source_is_packed_once(source: Path, cache: Cache) -> None:
 
 
 def test_two_sources_of_one_name_are_kept_apart(source: Path, cache: Cache, tmp_path: Path) -> None:
-    other = make_source(tmp_path / "other" / "images", 5)
-    first, second = cache.find(source), cache.find(other)
-    assert [load_manifest(each).samples for each in (first, second)] == [IMAGES, 5]
-    assert first.parent.name.startswith("images-")
-    assert second.parent.name.startswith("images-")
+    datasets = [cache.find(each) for each in (source, make_source(tmp_path / "x" / "images", 5))]
+    assert [load_manifest(each).samples for each in datasets] == [IMAGES, 5]
+    assert all(each.parent.name.startswith("images-") for each in datasets)
 
 
-@pytest.mark.parametrize(
-    ("change", "described"),
-    [
-        (add_image, "1 file more in "),
-        (lambda root: (root / "class1/image001.jpg").unlink(), "1 file fewer in "),
-        (lambda root: os.utime(root / "class1/image001.jpg", ns=(0, 5)), "modification times"),
-    ],
-    ids=["added", "removed", "touched"],
-)
-def test_a_changed_source_is_refused_until_it_is_packed_again(
-    source: Path, cache: Cache, change: Callable[[Path], object], described: str
-) -> None:
+def test_a_changed_source_is_refused_until_it_is_packed_again(source: Path, cache: Cache) -> None:
     before = cache.find(source)
-    change(source)
+    add_image(source)
     with pytest.raises(DatasetError) as caught:
         cache.find(source)
-    assert described in str(caught.value)
-    assert f"{source} has changed since it was packed (" in str(caught.value)
+    assert f"{source} has changed since it was packed (1 file more in " in str(caught.value)
     assert str(caught.value).endswith("): --repack packs it again")
     after = cache.find(source, repack=True)
     assert after == cache.find(source)
@@ -276,19 +262,12 @@ def test_impossible_cache_folders_are_refused(source: Path, cache: Cache) -> Non
         cache.find(source)
 
 
-@pytest.mark.parametrize(
-    ("given", "environ", "folder"),
-    [
-        ("/given", {"CACHE_DIRECTORY": "/a", "XDG_CACHE_HOME": "/b", "HOME": "/c"}, "/given"),
-        ("", {"CACHE_DIRECTORY": "/a", "XDG_CACHE_HOME": "/b", "HOME": "/c"}, "/a"),
-        ("", {"XDG_CACHE_HOME": "/b", "HOME": "/c"}, "/b/feeder"),
-        ("", {}, None),
-    ],
-)
-def test_the_cache_folder_is_as_given_or_systemds_or_the_users(
-    given: str, environ: dict[str, str], folder: str | None
-) -> None:
-    assert find_cache_folder(given, environ) == (None if folder is None else Path(folder))
+def test_the_cache_folder_is_as_given_or_systemds_or_the_users() -> None:
+    systemd = {"CACHE_DIRECTORY": "/a", "XDG_CACHE_HOME": "/b", "HOME": "/c"}
+    assert find_cache_folder("/given", systemd) == Path("/given")
+    assert find_cache_folder("", systemd) == Path("/a")
+    assert find_cache_folder("", {"XDG_CACHE_HOME": "/b", "HOME": "/c"}) == Path("/b/feeder")
+    assert find_cache_folder("", {}) is None
 
 
 def test_too_many_bad_images_are_a_case_for_feeder_pack(source: Path, cache: Cache) -> None:
