@@ -1,9 +1,8 @@
 """Image files that Pillow cannot write, and what packing makes of an image file."""
 
-import itertools
 import struct
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -98,35 +97,7 @@ def tiff16(levels: NDArray[np.uint16], order: str, bits: int = 16) -> bytes:
         body = packed.astype(np.uint8).tobytes()
     colour = 2 if channels == 3 else 1
     tags = {256: [width], 257: [height], 258: [bits] * channels, 259: [1], 262: [colour]}
-    return _write_tiff([body], tags | {277: [channels], 278: [height]}, (273, 279), order)
-
-
-def tiff_pieces(levels: NDArray[np.uint8], *, tile: int = 0, planar: bool = False) -> bytes:
-    """RGB levels as a deflate TIFF, in square tiles or one plane for each channel."""
-    height, width, _ = levels.shape
-    planes = [levels[..., channel : channel + 1] for channel in range(3)] if planar else [levels]
-    side = (tile or height, tile or width)
-    pieces: list[bytes] = []
-    for plane in planes:
-        for y, x in itertools.product(range(0, height, side[0]), range(0, width, side[1])):
-            piece = np.zeros((*side, plane.shape[2]), np.uint8)
-            part = plane[y : y + side[0], x : x + side[1]]
-            piece[: part.shape[0], : part.shape[1]] = part
-            pieces.append(zlib.compress(piece.tobytes()))
-    tags = {256: [width], 257: [height], 258: [8, 8, 8], 259: [8], 262: [2], 277: [3]}
-    tags |= {284: [2 if planar else 1], **({322: [tile], 323: [tile]} if tile else {278: [height]})}
-    return _write_tiff(pieces, tags, (324, 325) if tile else (273, 279), "<")
-
-
-def _write_tiff(
-    pieces: Sequence[bytes], tags: Mapping[int, list[int]], places: tuple[int, int], order: str
-) -> bytes:
-    """A TIFF of one directory; ``places`` are the tags of the pieces' offsets and sizes."""
-    sizes = [len(piece) for piece in pieces]
-    offsets = [*itertools.accumulate(sizes, initial=8)][:-1]
-    body = b"".join(pieces)
-    body += b"\0" * (len(body) % 2)
-    tags = {**tags, places[0]: offsets, places[1]: sizes}
+    tags |= {273: [8], 277: [channels], 278: [height], 279: [len(body)]}
     entries, beyond = b"", b""
     at = 8 + len(body) + 2 + 12 * len(tags) + 4
     for tag, values in sorted(tags.items()):
