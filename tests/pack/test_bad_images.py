@@ -180,8 +180,10 @@ def test_dark_images_are_warned_of_with_the_level_to_choose(
 
 def test_python_gets_the_warning_with_the_argument_to_give(tmp_path: Path) -> None:
     samples = [("a", _levels(4095), 0), ("b", _levels(100), 0)]
-    with pytest.warns(UserWarning, match=r"4,095 white, pack again with png16_max=4095$"):
+    warning = r"4,095 white, pack again with png16_max=4095$"
+    with pytest.warns(UserWarning, match=warning) as caught:
         feeder.pack_samples(samples, tmp_path / "packed")
+    assert {each.filename for each in caught} == {__file__}  # the line that called
     assert feeder.pack_samples(samples, tmp_path / "again", png16_max=4095).samples == 2
     with pytest.raises(ConfigError, match=r"png16_max=0 is not within 1 .. 65535"):
         feeder.pack_samples(samples, tmp_path / "none", png16_max=0)

@@ -1,5 +1,6 @@
 """Unpacking: ordinary JPEGs with the originals' pixels, names and labels, and no other files."""
 
+import errno
 import json
 import os
 import re
@@ -23,7 +24,6 @@ from tests.support.jpegs import SAMPLINGS, encode, picture
 from tests.support.sources import (
     call_feeder,
     encoded,
-    error_line,
     file_tree,
     image,
     make_source,
@@ -292,21 +292,20 @@ def test_long_names_are_shortened_and_listed_and_no_sample_is_lost(tmp_path: Pat
     pack(out, tmp_path / "repacked")
 
 
-def test_output_path_near_path_max_is_an_error_that_names_the_sample(
-    packed: Path, tmp_path: Path
+@pytest.mark.parametrize("number", [errno.ENAMETOOLONG, errno.EILSEQ])
+def test_a_name_that_the_file_system_refuses_is_an_error_that_names_the_sample(
+    packed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
 ) -> None:
-    remaining_bytes = 15
-    room = os.pathconf("/", "PC_PATH_MAX") - 1 - len(os.fsencode(tmp_path)) - remaining_bytes
-    count, rest = divmod(room, 201)
-    half = (201 + rest) // 2
-    parts = ["o" * 200] * (count - 1) + ["p" * (half - 1), "q" * (201 + rest - half - 1)]
-    out = tmp_path.joinpath(*parts)
-    assert len(os.fsencode(out)) == os.pathconf("/", "PC_PATH_MAX") - 1 - remaining_bytes
-    result = call_feeder("unpack", packed, out)
-    assert result.returncode == ResourceError.exit_status
-    line = error_line(result)
-    assert re.search(r"class\d/image00\d\.jpg cannot be unpacked: .* refuses the name", line)
-    assert ".unpacking-" not in line
+    def refuse(source: bytes, target: bytes) -> None:
+        raise OSError(number, os.strerror(number), source, None, target)
+
+    monkeypatch.setattr(os, "replace", refuse)
+    refusal = (
+        r"class\d/image00\d\.jpg cannot be unpacked: the file system refuses the name /.*/out/"
+    )
+    with pytest.raises(ResourceError, match=refusal):
+        _unpack(packed, tmp_path / "out")
+    assert not list((tmp_path / "out").iterdir())
 
 
 _LONG = ["a", "ab", "a" * 60, "a" * 61, "ü" * 30, "\udcff" * 60, "a.jpg", "a~" + "0" * 32]
