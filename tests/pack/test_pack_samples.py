@@ -214,15 +214,16 @@ def test_containers_grow_to_a_32nd_of_all_samples(
 def test_a_full_disk_is_one_line_and_complete_containers_stay(
     samples: list[Sample], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fill(listing: ItemListing, *_: object, **__: object) -> None:
+    def fill(listing: ItemListing, *sample: Any, **place: Any) -> None:
         if listing.number == 3:
             raise OSError(errno.ENOSPC, "No space left on device")
-        add(listing, *_, **__)  # type: ignore[arg-type]
+        add(listing, *sample, **place)
 
     add, folder = ItemListing.add, tmp_path / "packed"
-    with monkeypatch.context() as patch, pytest.raises(ResourceError) as raised:
+    with monkeypatch.context() as patch:
         patch.setattr(ItemListing, "add", fill)
-        feeder.pack_samples(samples, folder)
+        with pytest.raises(ResourceError) as raised:
+            feeder.pack_samples(samples, folder)
     assert str(raised.value) == (
         f"spooling samples into {folder} failed: no space left on its disk; make room, then call "
         "pack_samples again to resume"

@@ -300,9 +300,7 @@ def test_a_name_that_the_file_system_refuses_is_an_error_that_names_the_sample(
         raise OSError(number, os.strerror(number), source, None, target)
 
     monkeypatch.setattr(os, "replace", refuse)
-    refusal = (
-        r"class\d/image00\d\.jpg cannot be unpacked: the file system refuses the name /.*/out/"
-    )
+    refusal = r"class\d/image00\d\.jpg cannot be unpacked: the file system refuses the name /.*out/"
     with pytest.raises(ResourceError, match=refusal):
         _unpack(packed, tmp_path / "out")
     assert not list((tmp_path / "out").iterdir())
