@@ -197,6 +197,15 @@ def test_an_error_of_the_iterable_propagates_and_keeps_what_was_spooled(
     assert packed.fingerprint == expected.fingerprint
 
 
+def test_containers_after_one_that_a_crash_took_are_spooled_again(
+    samples: list[Sample], tmp_path: Path
+) -> None:
+    begin(samples, tmp_path / "packed")
+    (tmp_path / "packed" / ".packing" / "list-00002.json").unlink()
+    begin([*samples[:4], *samples[8:12]], tmp_path / "packed")  # the list 3 had these
+    assert feeder.pack_samples(samples, tmp_path / "packed").samples == COUNT
+
+
 def test_containers_grow_to_a_32nd_of_all_samples(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -351,6 +360,7 @@ def test_labels_and_names_that_were_mended_count_when_called_again(
         ConfigError, match=r"class 2 is not among the 2 names of class_names: add it"
     ):
         feeder.pack_samples(samples, tmp_path / "packed", class_names=NAMES[:2])
+    assert spooled(tmp_path / "packed") == 6, "nothing has to be spooled again"
     packed = feeder.pack_samples(samples, tmp_path / "packed", class_names=NAMES)
     assert (packed.samples, packed.classes) == (COUNT, tuple(NAMES))
 

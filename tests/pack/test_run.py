@@ -127,6 +127,7 @@ def test_fewer_samples_than_shards_drop_the_empty_shards(tmp_path: Path) -> None
         (source / "class0" / f"bad{number}.jpg").write_bytes(b"no image")
     summary = pack(source, tmp_path / "packed", shards=7)
     assert [shard.samples for shard in summary.manifest.shards] == [1, 1, 1]
+    assert len([*(tmp_path / "packed").glob("*.fds")]) == 3
     assert _problems(tmp_path / "packed") == []
     assert format_summary(tmp_path, summary)[0].endswith(f"into {tmp_path}: 3 shards")
 
@@ -138,6 +139,8 @@ def test_strict_stops_and_a_later_run_without_it_resumes(
     with pytest.raises(DatasetError, match=r"is .*without --strict it would go to quarantine"):
         pack(source, path, shards=6, strict=True)
     assert not (path / MANIFEST_NAME).exists()
+    with pytest.raises(DatasetError, match=r"or more: [12]\d images are not tried yet$"):
+        pack(source, path, shards=6, max_bad="0")  # no part is begun after the first bad image
     _interrupt(source, path, shards=6)
     refusal = r"5 of 34 images are bad .* more than --strict allows: first class0/cut.jpg"
     with pytest.raises(DatasetError, match=refusal):  # an earlier run quarantined them

@@ -237,6 +237,7 @@ def test_the_class_is_the_first_folder_unless_the_name_has_it() -> None:
     ):
         chosen = choose_name(encode_name(name), LIMITS, "shard", class_name)
         assert chosen == (encode_name(path), False)
+    assert choose_name(b"cat/x~" + b"0" * 32, LIMITS, "shard", "cat")[1], "it looks shortened"
     names = ["", ".", "..", "%", "%25", "%2E", "a/b", "a%2Fb", "a\0", "a", "%2E."]
     assert len({class_folder(name) for name in names}) == len(names)
 
