@@ -185,7 +185,7 @@ def test_errors_come_first_and_what_costs_more_throughput() -> None:
     ]
 
 
-@pytest.mark.parametrize("workers", [1, 16, 128])
+@pytest.mark.parametrize("workers", [1, 128])
 def test_wanted_files_are_enough_for_the_defaults(workers: int) -> None:
     binds = ("tcp://127.0.0.1:5555", "ipc:///run/feeder/socket")
     config = load_config(None, {"data": {"d": "/d"}, "serve.bind": binds})

@@ -179,6 +179,10 @@ def test_json_is_one_object(trees: dict[str, Path]) -> None:
     result = call_feeder("doctor", "--root", trees["docker-host"], "--json", "--pid", "4711")
     value = json.loads(result.stdout)
     assert value["machine"]["process"] == "4711"
+    assert " ".join(value["machine"]) == (
+        "process kernel processor nodes allowed governors cards accelerators memory limits clock "
+        "load datasets daemons libraries unreadable"
+    )
     assert value["machine"]["allowed"]["cpus"] == "0-31"
     assert {*value["findings"][0]} == {"name", "severity", "what", "detail", "mend"}
 
