@@ -1,27 +1,93 @@
 """Workers check their libraries before their first sample and report the versions they have."""
 
+import base64
+import hashlib
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
+import PIL
 import pytest
+from PIL import _imaging
 
 from feeder.errors import ResourceError
-from feeder.jpeg import libraries
+from feeder.jpeg import _native, libraries
 from tests.support.daemon import Daemon, pack_small, run_status
-from tests.support.plain_pillow import (
-    WITHOUT_CODECS,
-    put_plain_pillow,
-)
 from tests.support.sources import REPOSITORY, encoded, image, run_feeder
 
 _REPORT = (
     "import json; from feeder.jpeg import libraries; "
     "print(json.dumps([libraries.library_versions(), libraries.library_warnings()]))"
 )
+
+
+WITHOUT_CODECS = """
+import sys
+try:
+    from PIL import _imaging
+except ImportError:
+    pass
+else:
+    del _imaging.libtiff_decoder, _imaging.libtiff_encoder
+    sys.modules["PIL._webp"] = None
+"""
+"""A sitecustomize that imitates a Pillow built without libtiff and libwebp."""
+
+
+def put_plain_pillow(folder: Path, version: str, jpeg_turbo: str | None = None) -> dict[str, str]:
+    """Write the files of a plain Pillow, as from pip; return the environment that imports it first.
+
+    Its code is that of the installed one. With ``jpeg_turbo`` it bundles a libjpeg-turbo of that
+    version under another file name, as Pillow's wheels do.
+    """
+    package = folder / "PIL"
+    shutil.copytree(
+        Path(PIL.__file__).parent, package, ignore=shutil.ignore_patterns("__pycache__")
+    )
+    version_file = package / "_version.py"
+    text = re.sub(r"(?m)^__version__ = .*", f'__version__ = "{version}"', version_file.read_text())
+    assert version in text
+    version_file.write_text(text)
+    environment = {"PYTHONPATH": str(folder)}
+    extension = package / Path(_imaging.__file__).name
+    content = extension.read_bytes()
+    built_for, wanted = PIL.__version__.encode() + b"\0", version.encode() + b"\0"
+    assert built_for in content
+    extension.write_bytes(content.replace(built_for, wanted.ljust(len(built_for), b"\0")))
+    if jpeg_turbo is not None:
+        own = _loaded_libjpeg().read_bytes()
+        found = re.search(rb"libjpeg-turbo version ([0-9.]+)", own)
+        assert found is not None
+        assert len(found[1]) == len(jpeg_turbo)
+        own = own.replace(found[0], b"libjpeg-turbo version " + jpeg_turbo.encode())
+        own = own.replace(b"libjpeg.so.62\0", b"libjpeg.so.99\0")
+        (folder / "libjpeg.so.99").write_bytes(own)
+        content = extension.read_bytes()
+        assert b"libjpeg.so.62\0" in content
+        extension.write_bytes(content.replace(b"libjpeg.so.62\0", b"libjpeg.so.99\0"))
+        environment["LD_LIBRARY_PATH"] = str(folder)
+    metadata = folder / f"pillow-{version}.dist-info"
+    metadata.mkdir()
+    (metadata / "METADATA").write_text(f"Metadata-Version: 2.4\nName: pillow\nVersion: {version}\n")
+    content = extension.read_bytes()
+    checksum = base64.urlsafe_b64encode(hashlib.sha256(content).digest()).rstrip(b"=").decode()
+    record = f"PIL/{extension.name},sha256={checksum},{len(content)}\n"
+    (metadata / "RECORD").write_text(record)
+    return environment
+
+
+def _loaded_libjpeg() -> Path:
+    """The file of the library that this process has loaded."""
+    assert _native.LIBJPEG_ADDRESS
+    for line in Path("/proc/self/maps").read_text().splitlines():
+        path = Path(line.split(maxsplit=5)[-1])
+        if path.name.startswith("libjpeg.so.62"):
+            return path
+    raise AssertionError("libjpeg is not loaded")
 
 
 def look_at(environment: dict[str, str]) -> tuple[dict[str, str], list[str]]:
