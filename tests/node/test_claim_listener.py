@@ -253,3 +253,24 @@ def test_a_claim_that_is_not_answered_in_time_is_given_up_and_gets_no_late_grant
     assert not node.listener.grant(*node.claims[0], memory)
     node.poll()
     assert node.gone == []
+
+
+def test_listener_is_not_polled_for_a_moment_after_running_out_of_descriptors(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_descriptor(listener: socket.socket) -> object:
+        accepts.append(listener)
+        raise OSError(24, "Too many open files")
+
+    accepts: list[socket.socket] = []
+
+    with node.connect() as caller, node.connect("other"):
+        with monkeypatch.context() as patch:
+            patch.setattr(socket.socket, "accept", no_descriptor)
+            node.poll()
+        assert len(accepts) == 2, "a listener that stays readable would keep the loop busy"
+        node.now_s = 0.2
+        caller.send(encode_claim(3))
+        node.poll()
+        assert [session for _, session in node.claims] == [3]
+    node.poll()

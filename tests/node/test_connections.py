@@ -97,6 +97,17 @@ def test_burst_of_new_connections_does_not_cut_active_clients(server: Server) ->
     assert server.cut() == {mute}
 
 
+def test_newest_connection_is_cut_where_all_are_active(server: Server) -> None:
+    for index in [server.accept(0.0) for _ in range(3)]:
+        server.record_message(index, 1.0)
+    server.ends.append(socket.socketpair())
+    fd = server.ends[-1][0].fileno()
+    server.connections.opened(fd, "ipc:///s", 1.0)
+    server.record_message(3, 1.0)
+    server.connections.make_room(1.0)
+    assert server.cut() == {3}
+
+
 def test_unfinished_bytes_of_a_connection_are_capped(server: Server) -> None:
     endless, client = server.accept_tcp(), server.accept_tcp()
     server.receive(endless, UNFINISHED + 1)

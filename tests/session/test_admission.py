@@ -108,6 +108,16 @@ def test_a_window_is_what_was_requested_within_limits_and_memory(
     assert shell.counters.windows_reduced == (requested > granted)
 
 
+@pytest.mark.parametrize(("chunks", "granted"), [(9, 3), (8, 2), (3, 1), (2, 1)])
+def test_a_window_has_no_more_chunks_than_can_be_queued_for_sending(
+    chunks: int, granted: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("feeder.session.admission.SESSION_CHUNKS_MAX", chunks)
+    shell = Shell(limits(**ROOMY))
+    shell.hello(A, window=4)  # 3 chunks a batch
+    assert shell.clients[A].window == granted
+
+
 def test_the_refusal_for_want_of_memory_names_what_to_raise() -> None:
     shell = Shell()
     shell.available_bytes = SLOT_BYTES - 1

@@ -14,6 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from feeder.metrics.hangs import KernelState, ProcessLook
 from feeder.session.dispatch import Dispatcher
 from feeder.session.jobs import Jobs
 from feeder.session.state import PendingBatch, Session
@@ -267,3 +268,33 @@ def test_jobs_that_always_have_chunks_keep_to_their_weights(
     assert shares(loads, until_s=10) == pytest.approx(
         [each / total for each in weights.values()], abs=0.05
     )
+
+
+def test_idle_jobs_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("feeder.session.jobs._IDLE_MAX", 64)
+    jobs = Jobs({})
+    for number in range(200):
+        session = Load(f"job {number}").session(number, jobs)
+        jobs.add(session)
+        jobs.remove(session)
+        if session.job.record is not None:
+            session.job.record.sessions -= 1
+    assert len(jobs._jobs) <= 64
+
+
+@pytest.mark.parametrize(
+    ("state", "least_s", "most_s"),
+    [("runs", 1.4, 1.5), ("stopped", 0.0, 0.05)],  # half of the time was the other job's
+)
+def test_a_chunk_is_charged_with_its_time_unless_its_worker_was_stopped(
+    state: KernelState, least_s: float, most_s: float
+) -> None:
+    dispatcher = Dispatcher(jobs := Jobs({}))
+    dispatcher.add_worker(1)
+    for session, name in enumerate(["one", "other"]):
+        dispatcher.enqueue(_batch(Load(name, chunk=ROWS).session(session, jobs)), 0.0)
+    first, _ = dispatcher.dispatch(0.0)
+    for now_s in (1.0, 1.5):
+        dispatcher.watch.check({1: ProcessLook(state, 0.0)}, (), now_s)
+    dispatcher.finish(first.ticket, 2.9, 2.9)
+    assert least_s <= -jobs.credit_s(first.batch.session.job) <= most_s
