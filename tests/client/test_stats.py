@@ -6,7 +6,7 @@ import pytest
 
 from feeder.client import stats
 from feeder.client.stats import StatsLink, request_names
-from feeder.errors import PeerError
+from feeder.errors import ConfigError, DatasetError, FeederError, PeerError
 from feeder.wire.messages import (
     MAX_NAMES,
     HostStats,
@@ -15,6 +15,7 @@ from feeder.wire.messages import (
     NamesRequest,
     NodeMessage,
     Refused,
+    RefusedCode,
     Stats,
     StatsRequest,
 )
@@ -77,3 +78,22 @@ def test_names_of_many_samples_are_asked_for_in_parts(monkeypatch: pytest.Monkey
     assert names == {number: f"caf\udce9/{number}.jpg" for number in ids}
     assert max(map(len, requests)) == MAX_NAMES
     assert len(requests) == 1 + 1 + -(-(201 - 7) // MAX_NAMES)
+
+
+@pytest.mark.parametrize(
+    ("code", "kind"), [("unknown-dataset", DatasetError), ("range", ConfigError)]
+)
+def test_refused_names_are_one_line_with_the_endpoint(
+    code: RefusedCode, kind: type[FeederError]
+) -> None:
+    with ReportNode(healthy()) as node:
+        node.answer_names = lambda _: Refused(code=code, message="because of this")
+        with pytest.raises(kind, match=f"^{node.endpoint}: because of this$"):
+            request_names(node.endpoint, "birds", [1], WAIT_S)
+
+
+@pytest.mark.parametrize("number", [-1, 2**48])
+def test_ids_that_no_dataset_has_are_not_sent(number: int) -> None:
+    with pytest.raises(ConfigError, match=f"dataset 'birds' has no sample {number}"):
+        request_names("tcp://127.0.0.1:1", "birds", [5, number], WAIT_S)
+    assert request_names("tcp://127.0.0.1:1", "birds", [], WAIT_S) == {}

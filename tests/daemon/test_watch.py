@@ -18,6 +18,7 @@ from feeder.metrics.report import (
     NodeReport,
     NodeState,
 )
+from feeder.process.log_lines import counters
 
 
 class Machine:
@@ -61,6 +62,15 @@ def snapshot(at_s: float, images: int = 0, *, number: int = 0, pid: int = 50) ->
         images=images,
         workers=(WorkerRecord(number=0, pid=51, state="busy", busy_s=images / 200),),
     )
+
+
+def test_lines_of_the_supervisor_s_own_log_are_counted(machine: Machine) -> None:
+    watch = watch_of(machine)
+    counters.log_lines_dropped += 2
+    counters.log_lines_limited += 7
+    report = watch.turn([READY])
+    counted = (report.log_lines_dropped, report.log_lines_limited)
+    assert counted == (counters.log_lines_dropped, counters.log_lines_limited)
 
 
 def test_rates_are_over_the_last_ten_seconds(machine: Machine) -> None:

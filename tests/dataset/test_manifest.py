@@ -124,6 +124,13 @@ def test_manifests_that_older_feeders_wrote_name_the_remedy(
     )
 
 
+def test_malformed_fingerprint_is_damage() -> None:
+    for field in ("content", "former"):
+        for value in ("0" * 31, "0" * 33, "G" * 32, "0" * 32 + "\n"):
+            with pytest.raises(DatasetError, match=rf"m is damaged.*\$\.{field}"):
+                decode_manifest(make_manifest(**{field: value}).encode(), "m")
+
+
 @pytest.mark.parametrize(
     "labels",
     [

@@ -377,6 +377,15 @@ def test_a_new_kind_must_be_found_twice() -> None:
     assert look(102.5, state="silent") == "node-down", "that has lasted already"
 
 
+def test_that_no_cause_was_found_must_be_found_for_longer() -> None:
+    judge, kinds = Judge(), []
+    for clock_s in (100.0, 100.5, 101.0, 101.5, 102.0):
+        fields = {"waits": 0.01, "busy": 0.6} if clock_s == 100.0 else {"busy": 0.4}
+        now = msgspec.structs.replace(host(**fields), clock_s=clock_s)
+        kinds.append(judge.judge(now, now).kind)
+    assert kinds == [*["healthy"] * 4, "window-bound"]
+
+
 def test_all_that_a_batch_moves_counts_as_memory_traffic() -> None:
     def share(**totals: Any) -> float:
         return HostInterval(host(memory_bytes_a_s=1e9, **totals)).nodes[0].memory_share

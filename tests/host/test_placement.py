@@ -238,6 +238,17 @@ def test_own_pages_elsewhere_are_counted(monkeypatch: pytest.MonkeyPatch) -> Non
     assert check.pages_on_node == check.pages
 
 
+def test_missing_numa_maps_are_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> str:
+        raise PermissionError
+
+    monkeypatch.setattr(Path, "read_text", refuse)
+    check = check_placement([os.getpid()], ours(memory_node=0))
+    assert not check.readable
+    table = format_table([ours(memory_node=0)], given_cpus(range(8)), {0: check})
+    assert "not readable" in table[1]
+
+
 def test_table_shows_placements_and_checks(tmp_path: Path) -> None:
     usable = usable_cpus(tmp_path, frozenset(range(9)))
     plan = plan_placement(read_topology(two_nodes(tmp_path)), usable, None, AUTO)

@@ -49,6 +49,13 @@ def test_a_process_is_read(tmp_path: Path) -> None:
     )
 
 
+def test_files_that_are_missing_leave_zeros(tmp_path: Path) -> None:
+    write_process(tmp_path, "S")
+    (tmp_path / "7/task/7/wchan").unlink()
+    assert look_at(7, tmp_path) == ProcessLook("sleeps", 175 / TICKS_A_S, cpu=5)
+    assert look_at(41, tmp_path) is None, "it has ended"
+
+
 @pytest.mark.parametrize(
     ("letter", "wchan", "state"),
     [

@@ -1,5 +1,6 @@
 """`feeder.host.topology` on machines of every kind."""
 
+import os
 from pathlib import Path, PurePosixPath
 
 import pytest
@@ -73,6 +74,12 @@ def test_no_node_directory_is_one_node_with_all_online_cpus(tmp_path: Path) -> N
     assert only.memory_bytes == 2048 * 1024
     (tmp_path / "proc/meminfo").unlink()
     assert read_topology(tmp_path)[0].memory_bytes == 0, "not that of another machine"
+
+
+def test_empty_root_falls_back_to_what_this_process_may_use(tmp_path: Path) -> None:
+    (only,) = read_topology(tmp_path)
+    assert only.cpus == os.sched_getaffinity(0)
+    assert read_topology(tmp_path, EIGHT)[0].cpus == EIGHT
 
 
 @pytest.mark.parametrize(

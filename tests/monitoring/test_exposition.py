@@ -202,6 +202,19 @@ def test_a_client_s_label_is_without_its_process_id() -> None:
     assert len(name_client("x" * 256)) == 128
 
 
+def test_the_verdict_is_one_of_all_kinds() -> None:
+    found = series(host_report(kind="io-bound"))
+    kinds = {
+        dict(labels)["kind"]: held
+        for (name, labels), held in found.items()
+        if "kind" in str(labels) and name == "feeder_verdict"
+    }
+    assert kinds["io-bound"] == 1
+    assert sum(kinds.values()) == 1
+    assert len(kinds) > 10
+    assert value(found, "verdict_is_problem") == 1
+
+
 @given(
     st.text(st.characters(exclude_categories=["Cc", "Cs"]), max_size=256),
     st.dictionaries(st.text(max_size=20), st.one_of(st.integers(0), st.floats(0, 1e18), st.text())),

@@ -133,6 +133,14 @@ def test_requests_are_parsed_strictly(start: Start, sent: bytes, status: int) ->
         assert client.recv(4096).startswith(f"HTTP/1.1 {status} ".encode())
 
 
+def test_a_request_may_come_byte_by_byte(start: Start) -> None:
+    with dial(start()) as client:
+        client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        for byte in b"GET /healthz HTTP/1.1\r\n\r\n":
+            client.sendall(bytes([byte]))
+        assert client.recv(4096).startswith(b"HTTP/1.1 200 ")
+
+
 @given(st.binary(max_size=300))
 def test_any_head_is_parsed_or_refused(head: bytes) -> None:
     request = parse_head(head)

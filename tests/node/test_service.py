@@ -212,6 +212,14 @@ def test_clients_get_the_supervisors_report_as_long_as_it_makes_reports(host: Ho
     assert host.sent[-1] == HostStats(report=None)
 
 
+def test_a_report_that_is_being_written_is_not_read(host: Host) -> None:
+    host.post(report=healthy())
+    host.receive(HostStatsRequest())
+    os.pwrite(host.board, b"new", 200)
+    host.receive(HostStatsRequest())
+    assert host.sent[-2:] == [HostStats(report=healthy())] * 2
+
+
 def test_a_verdict_with_control_characters_is_made_printable(host: Host) -> None:
     host.post("io-bound\n" + "x" * 1000)
     host.service.read_board()
@@ -246,6 +254,11 @@ def test_the_end_of_a_session_is_logged_with_its_id_and_client(
     assert [(r.levelname, r.getMessage()) for r in caplog.records] == [(level, line)]
     assert vars(caplog.records[0])["session"] == "1a2b3c4d"
     assert vars(caplog.records[0])["client"] == "user 1000"
+
+
+def test_names_that_a_client_gives_move_no_cursor(caplog: pytest.LogCaptureFixture) -> None:
+    log_session_end(make_session(SESSION, "user 1", client="a\u202eb"), "expired", 15.0)
+    assert r"session 1a2b3c4d of a\u202eb (user 1) on d: " in caplog.text
 
 
 @pytest.mark.parametrize(

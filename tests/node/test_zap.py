@@ -159,3 +159,14 @@ def test_refusal_is_logged_once_a_minute_for_each_key(
     client.request(request(one.raw))
     assert len(caplog.messages) == 3
     assert "10.0.0.3" in caplog.messages[2]
+
+
+def test_many_unknown_keys_do_not_fill_the_log(
+    client: ZapClient, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.WARNING)
+    for number in range(1000):
+        client.request(request(number.to_bytes(32, "little")))
+    assert len(caplog.messages) == 64
+    assert all(vars(record)["kind"] is None for record in caplog.records), "no second limit"
+    assert client.counters.clients_refused == {"unknown-key": 1000}

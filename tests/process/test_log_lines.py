@@ -20,6 +20,7 @@ from feeder.process.log_lines import (
     LogFormat,
     LogLimiter,
     counters,
+    cut_lines,
     mark_line,
 )
 from feeder.process.stderr_relay import StderrRelay, is_journal
@@ -163,6 +164,14 @@ def test_marks_reach_the_journal_only(is_journal: bool, output: bytes) -> None:
     assert relayed.close() == output
 
 
+def test_text_without_an_end_is_relayed_at_once_where_there_are_no_marks() -> None:
+    relayed = Relayed(is_journal=False)
+    relayed.write(b"\rpacking 5 %")
+    first = relayed.read()
+    relayed.write(b"\rpacking 6 %\n")
+    assert first + relayed.close() == b"\rpacking 5 %\rpacking 6 %\n"
+
+
 def test_a_line_in_parts_gets_one_mark_and_one_without_an_end_gets_it() -> None:
     relayed = Relayed(is_journal=True)
     relayed.write(b"from ", b"C\n<6>feeder: a\nunfinished")
@@ -170,6 +179,18 @@ def test_a_line_in_parts_gets_one_mark_and_one_without_an_end_gets_it() -> None:
 
 
 # --- the journal ------------------------------------------------------------------------------
+
+
+def test_a_line_that_never_ends_takes_no_more_memory_and_is_cut() -> None:
+    relay = object.__new__(StderrRelay)  # without its thread
+    relay._partial, relay._is_journal, relay.format = b"", False, "json"
+    assert relay._complete(b"first\nx") == b"first\n"
+    for _ in range(8):
+        assert relay._complete(b"x" * 65536) == b""
+        assert len(relay._partial) <= select.PIPE_BUF + 1
+    (piece,) = cut_lines(relay._complete(b"x\n"))
+    assert piece.endswith(" … (cut)\n".encode())
+    assert len(piece) <= select.PIPE_BUF
 
 
 def test_the_journal_is_recognised_by_device_and_inode() -> None:
@@ -268,6 +289,14 @@ def test_what_is_written_past_logging_is_an_error(log: Log) -> None:
 
 STEPS = st.lists(st.tuples(st.floats(0, 30), st.sampled_from("abcd"), st.booleans()), max_size=200)
 RECORDS = [logging.makeLogRecord({"msg": f"m{number}"}) for number in range(6)]
+
+
+def test_kinds_have_their_own_limits_up_to_a_number_of_kinds() -> None:
+    limits = LogLimiter(admitted_max=3, kinds_max=3)
+    assert all(limits.admit(kind, 0.0) for kind in "abc" for _ in range(3))
+    assert [limits.admit(f"more {i}", 0.0) for i in range(5)] == [True] * 3 + [False] * 2
+    assert limits.admit("fresh", 60.0), "intervals that are over free their kinds"
+    assert limits.take_due(1000.0) == [], "lines without a record are counted elsewhere"
 
 
 @given(STEPS)

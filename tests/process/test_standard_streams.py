@@ -59,6 +59,11 @@ def test_full_standard_output_is_one_line_and_a_status(
         assert (tmp_path / "made").exists(), "the work is done"
 
 
+def test_messages_to_a_full_standard_error_are_dropped(packed: Path, tmp_path: Path) -> None:
+    done = in_shell("$F 2>/dev/full", *run_of("pack", packed, tmp_path))
+    assert (done.returncode, bool(done.stdout), done.stderr) == (0, True, "")
+
+
 @pytest.mark.parametrize(("name", "unbuffered"), [("pack", ""), ("verify", "1"), ("help", "1")])
 def test_closed_pipe_ends_a_command_silently(
     name: str, unbuffered: str, packed: Path, tmp_path: Path

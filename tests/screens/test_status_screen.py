@@ -168,6 +168,13 @@ def test_counters_of_trouble_and_losses_of_datasets_are_shown() -> None:
     assert "bad samples" not in screen
 
 
+def test_the_supervisor_s_lines_count_with_those_of_its_node_processes() -> None:
+    shape = HostShape(nodes=2, counters={"log_lines_limited": 10})
+    screen = draw(host_report(shape, log_lines_limited=3, log_lines_dropped=4))
+    assert "log lines limited 23" in words(screen)
+    assert "log lines dropped 4" in words(screen)
+
+
 def test_fallbacks_are_shown_apart_from_incidents() -> None:
     counters: dict[str, int | float | str] = {
         "fallbacks.turbojpeg": 1312,

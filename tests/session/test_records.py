@@ -6,7 +6,7 @@ import pytest
 
 from feeder.metrics.records import SlotSeconds
 from feeder.session import filling
-from feeder.session.events import SlotSent
+from feeder.session.events import DrainAsked, SlotSent
 from feeder.session.state import Session
 from feeder.wire.chunk_work import Filled, FillFailed
 from feeder.wire.messages import Ping, Pong
@@ -44,6 +44,16 @@ def test_a_slot_passes_through_its_states() -> None:
     assert session.slot_times.seconds(shell.now_s) == SlotSeconds(
         free=2.0, filling=2.0, sending=2.5, client=1.5
     )
+
+
+def test_a_lent_slot_is_never_sending() -> None:
+    shell, session = greeted(window=1, is_claimed=True)
+    shell.request(A, [(0, 0)], [])
+    fill_all(shell, shell.join())
+    shell.advance(3.0)
+    assert session.slot_times.seconds(shell.now_s) == SlotSeconds(client=3.0)
+    assert shell.record.lent_bytes == session.layout.batch_bytes
+    assert session.record.sent_bytes == 0
 
 
 def test_images_bytes_and_worker_seconds_of_a_session_equal_what_it_was_sent() -> None:
@@ -102,6 +112,17 @@ def test_what_a_lost_worker_still_reports_counts_nothing() -> None:
     assert not shell.counters.batches_failed
 
 
+def test_durations_count_from_request_and_from_dispatch() -> None:
+    shell, _ = greeted(window=1)
+    shell.request(A, [(0, 0)], [])
+    shell.advance(4.0)
+    worker = shell.join()
+    shell.advance(1.0)
+    fill_all(shell, worker)
+    assert shell.record.batch_s.total_s == 5.0
+    assert shell.record.chunk_s.total_s == 2.0  # the third chunk was dispatched at the end
+
+
 def test_waits_count_from_the_first_ping_after_the_first_batch() -> None:
     """What a loop waited before says nothing of the pace."""
     shell, session = greeted(window=2)
@@ -116,6 +137,19 @@ def test_waits_count_from_the_first_ping_after_the_first_batch() -> None:
     assert (record.clock_s, record.waited_s, record.cpu_s) == (0.0, 0.0, 0.0)
     shell.message(A, Ping(session=session.number, clock_s=11.0, waited_s=2.5, cpu_s=1.0))
     assert (record.clock_s, record.waited_s, record.cpu_s) == (1.0, 0.25, 0.25)
+
+
+def test_queued_batches_count_those_without_a_slot() -> None:
+    shell, _ = greeted(window=2)
+    shell.request(A, [(0, 0), (0, 1)], [])
+    assert shell.table.queued_batches == 2
+    worker = shell.join()
+    fill_all(shell, worker)
+    assert shell.table.queued_batches == 0
+    shell.request(A, [(0, 2)], [(0, 0)])  # its slot has not returned
+    assert (shell.table.queued_batches, shell.table.dispatcher.chunks_in_flight) == (1, 0)
+    shell.apply(DrainAsked())
+    assert shell.table.queued_batches == 1
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ from feeder.session.worker_watch import (
     DEADLINE_MIN_S,
     GROWTH_MAX,
     KILL_AFTER,
+    KINDS_MAX,
     KNOWN_AFTER,
     PATIENCE_S,
     PATIENT_AFTER,
@@ -52,6 +53,15 @@ def test_what_chunks_take_at_most_is_learned_quickly_and_forgotten_slowly(
     assert times.so_far_s(KIND) == pytest.approx(so_far_s, rel=0.02)
     assert times.usual_s(KIND) == pytest.approx(usual_s, rel=0.02)
     assert times.usual_s(("d", "other recipe")) == 0.0
+
+
+def test_the_kinds_used_last_are_kept() -> None:
+    times = learned(*[0.1] * KNOWN_AFTER)
+    for number in range(2 * KINDS_MAX):
+        times.add(("d", str(number)), 1.0)
+        times.add(KIND, 0.1)
+    assert len(times) == KINDS_MAX
+    assert times.usual_s(KIND) == pytest.approx(0.1)
 
 
 def test_a_row_costs_what_such_rows_took_and_one_of_a_new_kind_what_the_last_one_did() -> None:
@@ -179,6 +189,27 @@ def test_a_silent_worker_is_killed_at_the_deadline_of_what_its_process_does(
     if process == ("runs", 0.3):
         shell.wait(2 * DEADLINE_MIN_S)
         assert kills(shell) == [(1, "looping")]
+
+
+def test_short_stops_in_a_row_are_not_one_long_stop() -> None:
+    shell = shell_with()
+    fill_others(shell, 1)
+    for _ in range(5):
+        shell.states[1] = "traced", 0.0
+        shell.wait(1.0)
+        shell.states[1] = "runs", 0.2
+        shell.wait(1.0)
+    assert not shell.killed
+
+
+@pytest.mark.parametrize("chunk_s", [1.0, 4.0])
+def test_where_chunks_take_long_a_worker_may_be_quiet_for_longer(chunk_s: float) -> None:
+    shell = shell_with(workers=1, chunk_s=chunk_s)
+    shell.states[1] = READS
+    shell.wait(3 * chunk_s - 0.2)
+    assert not shell.silences
+    shell.wait(LATE_S)
+    assert len(shell.silences) == 1
 
 
 def test_rows_that_hang_every_worker_are_given_up_and_named() -> None:

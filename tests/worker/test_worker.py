@@ -27,7 +27,7 @@ from feeder.sample.reader import STAGES
 from feeder.sample.self_test import compute_self_test
 from feeder.wire.chunk_work import Fill, Filled, FillFailed
 from feeder.wire.slot_layout import SlotLayout
-from feeder.worker.__main__ import _fill
+from feeder.worker.__main__ import _fill, _read_names
 from feeder.worker.filler import ChunkFiller
 from feeder.worker.messages import (
     CannotStart,
@@ -284,6 +284,25 @@ def test_images_that_the_decoder_leaves_to_turbojpeg_are_counted_with_their_chun
         kinds = [KINDS[int(Path(dataset.name_of(row)).stem)] for row in rows]
         assert counts == [int(kind in left) for kind in kinds]
         filler.close_session(1)
+
+
+@pytest.mark.parametrize("bound", [("_NAMES_S", -1.0), ("_NAMES_BYTES", 0)], ids=str)
+def test_names_are_read_for_a_short_time_only(
+    filler: ChunkFiller, monkeypatch: pytest.MonkeyPatch, bound: tuple[str, float]
+) -> None:
+    assert len(filler.read_names("d", range(20))) == 20
+    monkeypatch.setattr(f"feeder.worker.filler.{bound[0]}", bound[1])
+    assert len(filler.read_names("d", range(20))) == 1
+
+
+def test_names_that_cannot_be_read_are_reported(packed: Path, tmp_path: Path) -> None:
+    shutil.copytree(packed, tmp_path / "d")
+    with contextlib.closing(ChunkFiller({"d": source_of(packed, tmp_path / "d")}, 8)) as filler:
+        for shard in (tmp_path / "d").glob("*.fds"):
+            shard.write_bytes(shard.read_bytes()[:-1])
+        read = _read_names(filler, ReadNames(5, "d", (1, 2)))
+    assert (read.ticket, read.names) == (5, ())
+    assert "is truncated" in read.problem
 
 
 def test_errors_keep_their_class_and_odd_bytes_over_the_channel() -> None:

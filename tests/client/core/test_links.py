@@ -249,6 +249,23 @@ def test_all_batches_of_a_quiet_node_are_requested_elsewhere() -> None:
     assert shell.take_key() == (0, 0)
 
 
+def test_a_late_batch_is_not_requested_from_another_quiet_node() -> None:
+    shell = wait_for_the_owner()
+    pass_time(shell, QUIET_S + 1.0, OWNER, NEXT)
+    hedged = shell.session.scheduler.hedged
+    pass_time(shell, 2 * QUIET_S + 2.0)
+    assert hedged == shell.session.scheduler.hedged == HEDGES_MAX, "both are quiet now"
+
+
+def test_a_quiet_node_is_asked_last() -> None:
+    shell, _ = serve(buffers=12)
+    pass_time(shell, QUIET_S, NEXT)
+    shell.session.begin(BatchSequence(1, range(10)))
+    out = shell.do()
+    assert asked(out, NEXT) == [(1, 0), (1, 1), (1, 2)]
+    assert asked(out, OWNER) == [(1, 3), (1, 4), (1, 5)], "of those that are due soon"
+
+
 def test_an_active_node_that_does_not_answer_gets_one_more_request() -> None:
     shell, _ = serve(1)
     assert asked(pass_time(shell, RETRY_S - 0.1, 0)) == []

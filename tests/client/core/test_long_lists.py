@@ -157,6 +157,17 @@ def test_other_spares_are_tried_while_the_first_ones_do_not_answer() -> None:
     assert len(shell.links) <= LINKS_MAX
 
 
+def test_a_feeder_that_was_left_out_is_forgotten_with_its_line() -> None:
+    cluster = Cluster()
+    cluster.step()
+    link = next(iter(cluster.sessions()))
+    gone = cluster.links[link]
+    cluster.find_incompatibility(ProtocolError("it is none"), link)
+    assert cluster.session.links.left_out.keys() == {gone}
+    cluster.do(EndpointsListed({e: name for e, name in NAMES.items() if e != gone}))
+    assert not cluster.session.links.left_out
+
+
 def test_two_feeders_of_one_name_share_the_work_and_are_reported_once() -> None:
     shell = Shell("tcp://a:1", "tcp://b:1", window=8, buffers=8)
     for _ in range(2):
