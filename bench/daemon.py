@@ -180,7 +180,7 @@ class Daemon(DaemonProcess):
         return load_manifest(self._dataset).samples
 
     def busy_s(self) -> float:
-        return busy_s(self.processes())
+        return busy_s(process.pid for process in self.processes())
 
     def idle_percent(self, idle_s: float, wait: Callable[[float], None] = time.sleep) -> float:
         """Return the CPU time that it uses without requests, in percent of a core.

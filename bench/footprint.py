@@ -86,12 +86,12 @@ def family(pid: int) -> list[psutil.Process]:
     return [process, *process.children(recursive=True)]
 
 
-def busy_s(processes: Iterable[psutil.Process]) -> float:
+def busy_s(pids: Iterable[int]) -> float:
     """Return the CPU seconds that processes have used so far, without those that are gone."""
     total_s = 0.0
-    for process in processes:
+    for pid in pids:
         with contextlib.suppress(psutil.NoSuchProcess):
-            times = process.cpu_times()
+            times = psutil.Process(pid).cpu_times()
             total_s += times.user + times.system
     return total_s
 

@@ -8,8 +8,11 @@ is stopped and the folder removed.
 """
 
 import argparse
+import itertools
+import json
 import os
 import shutil
+import statistics
 import sys
 import tempfile
 import time
@@ -17,18 +20,18 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from feeder.cli.contact_sheet import draw_contact_sheet
 from feeder.client.stats import request_counters
 from feeder.errors import ConfigError, FeederError, ResourceError
+from feeder.process.output_file import explain_write_errors, write_output
 from feeder.process.stop_signals import StopSignals
 
 from ..daemon import DaemonProcess, feeder_command
 from ..data.material import draw
 from ..line_process import start_process, stop_process
 from ..machine import describe_machine
-from .report import DemoReport
 
 if TYPE_CHECKING:  # torch is loaded late, see main
     import torch
@@ -36,6 +39,9 @@ if TYPE_CHECKING:  # torch is loaded late, see main
     from trainer_client import Batch, FeederLoader
 
 STATUS_TIMEOUT_S: Final = 10.0
+_BLOCKS: Final = "▁▂▃▄▅▆▇█"
+_ASCII_BLOCKS: Final = "_.:-=+*#"  # for terminals without Unicode
+_CURVE_COLUMNS: Final = 40
 LEARNED: Final = 0.8  # the loss must fall below this share of its first value
 
 
@@ -54,8 +60,8 @@ class DemoPlan:
 QUICK: Final = DemoPlan(images=72, val_images=18, classes=3, image_size=64, batch_size=12, epochs=4)
 
 
-def run_demo(plan: DemoPlan, folder: Path, out: Path) -> DemoReport:
-    """Run the demo in ``folder``; draws ``out``/batch.png, ``_run`` writes ``out``/summary.json."""
+def run_demo(plan: DemoPlan, folder: Path, out: Path) -> dict[str, Any]:
+    """Run the demo in ``folder`` and draw ``out``/batch.png; return the summary's figures."""
     from trainer_client.train import TrainingOptions, TrainingRecipe, train
 
     machine = describe_machine()
@@ -101,32 +107,97 @@ def run_demo(plan: DemoPlan, folder: Path, out: Path) -> DemoReport:
         )
         daemon = request_counters(endpoint, STATUS_TIMEOUT_S)
     finish_stage()
-    epochs, last = result.epochs, result.epochs[-1]
+    epochs, last, losses = result.epochs, result.epochs[-1], result.losses
     train_s = sum(epoch.seconds for epoch in epochs)
     trained_images = sum(epoch.images for epoch in epochs)
-    return DemoReport(
-        images=plan.images + plan.val_images,
-        classes=plan.classes,
-        image_size=plan.image_size,
-        batch_size=plan.batch_size,
-        source_bytes=_bytes_below(folder / "images"),
-        packed_bytes=_bytes_below(folder / "train") + _bytes_below(folder / "val"),
-        draw_s=draw_s,
-        pack_s=pack_s,
-        serve_start_s=serve_start_s,
-        first_batch_s=(result.loader.first_batch_s if result.loader else None) or 0.0,
-        train_s=train_s,
-        eval_s=sum(epoch.val_s or 0.0 for epoch in epochs),
-        total_s=times_s[-1] - times_s[0],
-        trained_images=trained_images,
-        images_per_s=trained_images / train_s,
-        wait_share=sum(epoch.wait_share * epoch.seconds for epoch in epochs) / train_s,
-        losses=result.losses,
-        val_images=last.val_images or 0,
-        val_correct=last.val_correct or 0,
-        daemon=daemon,
-        machine=machine,
-    )
+    tenth = max(1, len(losses) // 10)
+    return {
+        "images": plan.images + plan.val_images,
+        "classes": plan.classes,
+        "image_size": plan.image_size,
+        "batch_size": plan.batch_size,
+        "source_bytes": _bytes_below(folder / "images"),
+        "packed_bytes": _bytes_below(folder / "train") + _bytes_below(folder / "val"),
+        "draw_s": draw_s,
+        "pack_s": pack_s,
+        "serve_start_s": serve_start_s,
+        "first_batch_s": (result.loader.first_batch_s if result.loader else None) or 0.0,
+        "train_s": train_s,
+        "eval_s": sum(epoch.val_s or 0.0 for epoch in epochs),
+        "total_s": times_s[-1] - times_s[0],
+        "trained_images": trained_images,
+        "images_per_s": trained_images / train_s,
+        "wait_share": sum(epoch.wait_share * epoch.seconds for epoch in epochs) / train_s,
+        "losses": losses,
+        "val_images": last.val_images,
+        "val_correct": last.val_correct,
+        "daemon": daemon,
+        "machine": machine,
+        "first_loss": statistics.fmean(losses[:tenth]),
+        "last_loss": statistics.fmean(losses[-tenth:]),
+        "accuracy": (last.val_correct or 0) / (last.val_images or 1),
+    }
+
+
+def summarise(figures: Mapping[str, Any], *, ascii_only: bool = False) -> str:
+    """Return the figures of ``run_demo`` in words."""
+    rows = {
+        "data": "{images:,} synthetic images of {classes} classes, {source_mb:,.0f} MB, drawn in "
+        "{draw_s:.0f} s",
+        "packing": "{rate:,.0f} images/s, {packed_mb:,.0f} MB ({share:.2f} of the original), "
+        "lossless",
+        "daemon": "ready {serve_start_s:.1f} s after its start",
+        "first batch": "{first_batch_s:.2f} s after its request ({batch_size} images of "
+        "{image_size} x {image_size})",
+        "training": "{trained_images:,} images in {train_s:.0f} s: {images_per_s:,.0f} images/s "
+        "end to end",
+        "time": "{computing:.0%} of the training computing, {wait_share:.0%} waiting for data",
+        "": "{stages}",
+        "loss": "{curve}  {first_loss:.2f} at first, {last_loss:.2f} at last",
+        "accuracy": "{val_correct:,} of {val_images:,} held-out images correct ({accuracy:.0%}; "
+        "by chance {chance:.0%})",
+        "in total": "{total_s:.0f} s: drawing {draw_s:.0f}, packing {pack_s:.0f}, starting "
+        "{serve_start_s:.0f}, training {train_s:.0f}, evaluating {eval_s:.0f}",
+    }
+    values = {
+        **figures,
+        "source_mb": figures["source_bytes"] / 1e6,
+        "packed_mb": figures["packed_bytes"] / 1e6,
+        "share": figures["packed_bytes"] / figures["source_bytes"],
+        "rate": figures["images"] / figures["pack_s"],
+        "computing": 1 - figures["wait_share"],
+        "chance": 1 / figures["classes"],
+        "stages": _describe_stages(figures["daemon"]),
+        "curve": _draw_curve(figures["losses"], _ASCII_BLOCKS if ascii_only else _BLOCKS),
+    }
+    lines = {name: text.format(**values) for name, text in rows.items()}
+    return "".join(f"  {name:<14}{line}\n" for name, line in lines.items() if line)
+
+
+def _draw_curve(values: Sequence[float], blocks: str) -> str:
+    """Return ``values``, averaged to at most 40 columns, as bars between the least and greatest."""
+    columns = min(_CURVE_COLUMNS, len(values))
+    edges = [round(column * len(values) / columns) for column in range(columns + 1)]
+    means = [statistics.fmean(values[start:stop]) for start, stop in itertools.pairwise(edges)]
+    low, high = min(means), max(means)
+    steps = (high - low) or 1.0
+    return "".join(blocks[round((mean - low) / steps * (len(blocks) - 1))] for mean in means)
+
+
+def _describe_stages(daemon: Mapping[str, Any]) -> str:
+    """Return the workers' time in each stage of the sample path, in words; "" without any."""
+    prefix, images = "stage_seconds.", daemon.get("images", 0)
+    seconds = {
+        name.removeprefix(prefix): value
+        for name, value in daemon.items()
+        if name.startswith(prefix)
+    }
+    total_s = sum(seconds.values())
+    if not total_s or not images:
+        return ""
+    shares = sorted(seconds.items(), key=lambda item: -item[1])
+    text = ", ".join(f"{name} {value / total_s:.0%}" for name, value in shares)
+    return f"a worker's image takes {total_s / images * 1e6:,.0f} us: {text}"
 
 
 def run_feeder(*arguments: str) -> None:
@@ -216,12 +287,15 @@ def _run(plan: DemoPlan, out: Path, keep: bool) -> int:
         else:
             stack.callback(shutil.rmtree, folder)
         os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(folder / "torch")  # torch makes it unasked
-        report = run_demo(plan, folder, out)
-    report.write_json(out / "summary.json")
+        figures = run_demo(plan, folder, out)
+    text = json.dumps(figures, indent=1, ensure_ascii=False) + "\n"
+    with explain_write_errors(str(out / "summary.json"), "use another --out"):
+        write_output(out / "summary.json", text.encode())
     encoding = sys.stdout.encoding or "ascii"
-    print("\nWhat happened\n" + report.to_text(ascii_only=not encoding.lower().startswith("utf")))
+    ascii_only = not encoding.lower().startswith("utf")
+    print("\nWhat happened\n" + summarise(figures, ascii_only=ascii_only))
     print(f"The first batch is in {out / 'batch.png'}, the numbers are in {out / 'summary.json'}.")
-    if report.last_loss >= LEARNED * report.first_loss:
+    if figures["last_loss"] >= LEARNED * figures["first_loss"]:
         sys.stderr.write("demo: error: the loss did not fall enough; see the numbers above\n")
         return 1
     return 0

@@ -111,7 +111,7 @@ class RivalProcess(LineProcess):
         Return its images per second, and per second of CPU time of all its processes: other users
         of the cores do not count in that.
         """
-        busy_before_s = busy_s(family(self.pid))
+        busy_before_s = self._busy_s()
         began_s = time.perf_counter()
         if self._works_ahead:
             self._signal_group(signal.SIGCONT)
@@ -124,7 +124,7 @@ class RivalProcess(LineProcess):
         self._pause()
         if delivered < images:
             raise RivalFailure(f"delivered {delivered} images instead of {images}")
-        used_s = max(busy_s(family(self.pid)) - busy_before_s, _CPU_TICK_S)
+        used_s = max(self._busy_s() - busy_before_s, _CPU_TICK_S)
         return delivered / taken_s, delivered / used_s
 
     def await_reply(self, word: str, kind: type[_Reply]) -> _Reply:
@@ -162,6 +162,9 @@ class RivalProcess(LineProcess):
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+    def _busy_s(self) -> float:
+        return busy_s(process.pid for process in family(self.pid))
 
     def _pause(self) -> None:
         if self._works_ahead:

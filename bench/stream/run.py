@@ -86,9 +86,8 @@ def run(arguments: argparse.Namespace) -> Report:
                 results += [row_beside(workers, row) for row in rows]
         rounds, batches, batch_size = arguments.rounds, arguments.batches, local.recipe.batch_size
         of_cores = {"worker_core": worker_core, "client_core": client_core}
-        results += measure_transport(
-            rounds=rounds, batches=_TRANSPORT_BATCHES * batches, batch_size=batch_size, **of_cores
-        )
+        many = _TRANSPORT_BATCHES * batches
+        results += measure_transport(path, local.recipe, rounds=rounds, batches=many, **of_cores)
         results += measure_security(path, local.recipe, rounds=rounds, batches=batches, **of_cores)
     measured = {
         "rounds": rounds,

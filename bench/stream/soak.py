@@ -9,7 +9,6 @@ when slots remain after all clients have gone, and when a process was replaced.
 """
 
 import argparse
-import contextlib
 import hashlib
 import selectors
 import sys
@@ -31,7 +30,7 @@ from feeder.pack.progress import ProgressLine
 from ..client_process import TIMEOUT_S, ClientProcess, await_open, read_clients
 from ..daemon import Daemon, running_daemon
 from ..data.material import dataset_or_synthetic
-from ..footprint import measure_footprints
+from ..footprint import busy_s, measure_footprints
 from ..machine import choose_cores, describe_machine, pinned_to
 from ..report import JudgedReport, single
 from .soak_judgement import SAMPLES_MIN, WARM_UP_SHARE, judge
@@ -154,7 +153,7 @@ class Soak:
         self._daemon = daemon
         self._arguments = arguments
         self._batch_size = batch_size
-        self._worker_core, self._client_core = worker_core, client_core
+        self._cores = {"daemon-core": worker_core, "client-core": client_core}
         self._selector = selectors.DefaultSelector()
         self._clients: list[ClientProcess] = []
         self._seeds = count()
@@ -171,8 +170,7 @@ class Soak:
     def stream(self) -> None:
         """Stream, restart clients and take samples, until all samples are taken."""
         every_s, restart_s = self._arguments.every, self._arguments.restart
-        cores = {"daemon-core": self._worker_core, "client-core": self._client_core}
-        reference = CoreReference(cores, every_s)
+        reference = CoreReference(self._cores, every_s)
         reference.sample(self._cpu_s())
         began_s = sampled_s = time.monotonic()
         images = self._images
@@ -205,7 +203,7 @@ class Soak:
         client = ClientProcess(
             (self._daemon.ipc, self._daemon.tcp)[number % 2],
             batch_size=self._batch_size,
-            core=self._client_core,
+            core=self._cores["client-core"],
             seed=next(self._seeds),
         )
         client.fetch(0, _FOR_EVER)
@@ -219,7 +217,7 @@ class Soak:
         self._selector.unregister(old)
         # Alternately, but shifted by one after each cycle, so that every client ends in both ways.
         is_killed = (turn + turn // len(self._clients)) % 2
-        self._ended_cpu_s += _cpu_s(old.pid)
+        self._ended_cpu_s += busy_s([old.pid])
         (old.kill if is_killed else old.terminate)()
         self._clients[number] = self._start(number)
         return "killed" if is_killed else "clean"
@@ -232,9 +230,10 @@ class Soak:
 
     def _cpu_s(self) -> dict[int, float]:
         """Return the CPU time that daemon and clients have used so far, by their cores."""
-        clients_s = self._ended_cpu_s + sum(_cpu_s(client.pid) for client in self._clients)
-        used_s = {self._worker_core: self._daemon.busy_s()}
-        used_s[self._client_core] = used_s.get(self._client_core, 0.0) + clients_s
+        clients_s = self._ended_cpu_s + busy_s(client.pid for client in self._clients)
+        daemon, client = self._cores.values()
+        used_s = {daemon: self._daemon.busy_s()}
+        used_s[client] = used_s.get(client, 0.0) + clients_s
         return used_s
 
     def __enter__(self) -> Self:
@@ -301,14 +300,6 @@ class CoreReference:
             taken_s = time.thread_time() - began_s
         self._burst_cpu_s[core] += taken_s
         return (self._pieces - before) * _PIECE_BYTES / 1e6 / max(taken_s, 1e-6)
-
-
-def _cpu_s(pid: int) -> float:
-    """Return the CPU time of a process so far; 0 of one that has ended."""
-    with contextlib.suppress(psutil.NoSuchProcess):
-        times = psutil.Process(pid).cpu_times()
-        return times.user + times.system
-    return 0.0
 
 
 def _await_slots(daemon: Daemon, lease_s: float) -> float:
