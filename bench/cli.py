@@ -19,7 +19,7 @@ from .chaos import run as chaos
 from .cluster import run as cluster
 from .data import synthetic
 from .gpu import run as gpu
-from .micro import decode, likeness, loss, normalise, resize
+from .micro import decode, kernels, likeness, loss
 from .pack import run as pack
 from .plots import draw as plots
 from .report import JudgedReport, Report
@@ -190,9 +190,9 @@ def build_parser() -> argparse.ArgumentParser:
     add("peers", rivals.run, takes, what, **sizes)
     setup.add_arguments(add("peers-setup", setup.run, "", "make the other loaders' environments"))
     what = "resizing alone: each version that this CPU runs"
-    add("resize", resize.run, "json core", what, crops=256, rounds=7)
+    add("resize", kernels.run_resize, "json core", what, crops=256, rounds=7)
     what = "normalising a batch on a CPU, beside copying it"
-    add("normalise", normalise.run, "json core", what, images=256, rounds=9)
+    add("normalise", kernels.run_normalise, "json core", what, images=256, rounds=9)
     what = "how closely synthetic images decode like real ones"
     add("likeness", likeness.run, "SRC json core", what, images=600, rounds=7)
     what = "packing with loss: size, speed and PSNR, by option"

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import zmq
 
+from feeder.doctor.kernel_files import KernelFiles
+from feeder.doctor.read_hardware import read_processor
 from feeder.errors import ConfigError
 from feeder.host.topology import format_cpulist, read_topology, usable_cpus
 from feeder.jpeg.decode import describe_decoder
@@ -25,10 +27,10 @@ def describe_machine(
     Call it before pinning, so that ``usable_cores`` is what the process was given. The load is the
     average of the last minute: well above zero, the machine was in use.
     """
-    nodes = read_topology()
+    nodes, processor = read_topology(), read_processor(KernelFiles(Path("/")), with_cores=False)
     load = os.getloadavg()[0]
     machine: dict[str, object] = {
-        "cpu": _cpu_model(),
+        "cpu": processor.model or platform.processor() or "unknown",
         "architecture": platform.machine(),
         "cores": os.cpu_count() or 1,
         "usable_cores": format_cpulist(os.sched_getaffinity(0)),
@@ -77,15 +79,3 @@ def pinned_to(*cores: int) -> Iterator[None]:
         yield
     finally:
         os.sched_setaffinity(0, before)
-
-
-def _cpu_model(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
-    try:
-        lines = cpuinfo.read_text("utf-8", "replace").splitlines()
-    except OSError:
-        lines = []
-    for line in lines:
-        name, _, value = line.partition(":")
-        if name.strip() in ("model name", "Model", "cpu model"):
-            return value.strip()
-    return platform.processor() or "unknown"

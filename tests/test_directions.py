@@ -183,7 +183,6 @@ TABLE: Mapping[str, Row] = {
         "bench.pack bench.plots bench.rivals bench.stream"
     ),
     "bench.__main__": row("process bench.cli"),
-    "bench.gpu.__main__": row("process bench.cli"),
 }
 
 KNOWN = {*sys.stdlib_module_names, "_typeshed", *OURS}  # all else is third-party

@@ -22,6 +22,7 @@ from feeder.dataset.manifest import load_manifest
 from feeder.errors import ConfigError, ResourceError
 from feeder.host.topology import usable_cpus
 from feeder.pack.progress import ProgressLine
+from feeder.process.shortage import TORCH_BYTES, check_import_memory
 
 from ..daemon import running_daemon
 from ..data.material import dataset_or_synthetic
@@ -102,6 +103,7 @@ def run(arguments: argparse.Namespace) -> GpuReport:
     # Read when torch is loaded: by default its threads spin while they wait for each other, on the
     # cores that the daemon needs.
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+    check_import_memory(TORCH_BYTES)
     import torch
 
     from .copies import check_bandwidth, check_slots

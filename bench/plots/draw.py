@@ -38,8 +38,7 @@ def write_plot(report: Report, path: Path) -> None:
 
     from . import ablate, soak
     from .cluster import draw_cluster
-    from .decode import draw_decode
-    from .rivals import draw_rivals
+    from .contenders import draw_decode, draw_rivals
     from .stream import draw_stream
     from .style import FAINT_INK, INK
 

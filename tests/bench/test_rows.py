@@ -9,7 +9,7 @@ import torch
 
 from bench.cli import main
 from bench.data.synthetic import write_synthetic
-from bench.micro import loss, normalise, training_step
+from bench.micro import kernels, loss, training_step
 from bench.stream import loaders
 from feeder.jpeg import resize
 from tests.bench.rows import RATE, Expected, alone, check_rows, group, run_bench
@@ -62,7 +62,7 @@ def test_resume(dataset: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str
 @pytest.mark.parametrize("has_torch", [True, False])
 def test_normalise(has_torch: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     if not has_torch:
-        monkeypatch.setattr(normalise, "find_spec", lambda name: None)
+        monkeypatch.setattr(kernels, "find_spec", lambda name: None)
     document = run_bench(tmp_path, "normalise", "--images", 2, "--rounds", 1)
     expected: Expected = {}
     for value_type, channels in itertools.product(("float32", "float16", "bfloat16"), (3, 4)):
