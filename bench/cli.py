@@ -61,8 +61,7 @@ _NUMBERS: Final = {
 }
 """What an option with a number is, by its name, or by bench and name."""
 
-_SOAK: Final = {"batch_size": 128, "every": 5.0, "restart": 10.0, "lease": 5.0}
-"""Options that `stream` has for --soak alone, with their defaults."""
+_SOAK: Final = {"batch_size": 128, "every": 5.0, "restart": 10.0, "lease": 5.0}  # --soak's
 
 _OPTIONS: Final[dict[str, dict[str, Any]]] = {
     "json": {"metavar": "FILE", "type": Path, "help": "write the results there too"},

@@ -13,8 +13,7 @@ from feeder.errors import ConfigError
 
 from .report import Result, align, format_number, read_report
 
-_LOAD: Final = "load_before"
-"""Listed separately: it differs between any two runs, and shows how busy the machine was."""
+_LOAD: Final = "load_before"  # listed separately, as it differs between any two runs
 
 
 def run(arguments: argparse.Namespace) -> str:

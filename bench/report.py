@@ -79,8 +79,7 @@ class Report:
     bench: str
     machine: Mapping[str, object]
     results: Sequence[Result]
-    measured: Mapping[str, object] = field(default_factory=dict)
-    """How much was measured: rounds, images and so on, by name."""
+    measured: Mapping[str, object] = field(default_factory=dict)  # how much: rounds, images …
 
     @property
     def rows(self) -> dict[str, Result]:

@@ -15,8 +15,7 @@ from time import perf_counter
 
 from feeder.pack.progress import ProgressLine
 
-Contender = Callable[[int, int], object]
-"""Does the work for the items first .. end - 1."""
+Contender = Callable[[int, int], object]  # does the work for the items first .. end - 1
 
 
 def measure(

@@ -9,8 +9,7 @@ import select
 import signal
 import time
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 import msgspec
@@ -34,8 +33,7 @@ class ClientOrders(msgspec.Struct, frozen=True, kw_only=True):
     image_size: int
     steps: int  # of each rank in an epoch
     epochs: int  # after this many it begins with epoch 0 again
-    state: Mapping[str, int | str] = {}
-    """The loader state of the client before it; empty for the first."""
+    state: Mapping[str, int | str] = {}  # of the client before it; empty for the first
 
     @property
     def batches(self) -> int:
@@ -57,8 +55,7 @@ class BatchLine(msgspec.Struct, frozen=True):
     key: BatchKey
     digest: str
     at_s: float  # on the monotonic clock, one for the whole machine
-    delivered: dict[str, int] = {}
-    """How all batches of this process so far were delivered, by the loader's statistics."""
+    delivered: dict[str, int] = {}  # how all batches of this process were delivered so far
     state: Mapping[str, int | str] = {}
 
 
@@ -69,8 +66,7 @@ class Client:
         self.arrivals: list[BatchLine] = []
         self.error: str | None = None  # why it gave up, or how it ended; None while it runs
         self.orders = orders
-        self.delivered = Counter[str]()
-        """How all batches so far were delivered, including those of killed processes."""
+        self.delivered = Counter[str]()  # the same of all batches, also of killed processes
         self._delivered_now: dict[str, int] = {}
         self._process = _start(orders)
 
@@ -118,23 +114,7 @@ class Client:
             select.select([self], [], [], 1.0)
 
 
-def make_digests(
-    orders: ClientOrders, dataset: Path, keys: Iterable[BatchKey]
-) -> Mapping[BatchKey, str]:
-    """Return the hashes of batches, made by the sample path in one process without a daemon."""
-    digests: dict[BatchKey, str] = {}
-    with _start(orders, str(dataset)) as process:
-        for epoch, index in sorted(set(keys)):
-            process.write_line(f"{epoch} {index}")
-            try:
-                line = process.next_line(TIMEOUT_S)
-            except (EOFError, TimeoutError) as error:
-                raise PeerError(f"the reference process failed: {error}") from None
-            digests[epoch, index] = msgspec.json.decode(line, type=str)
-    return digests
-
-
-def _start(orders: ClientOrders, *more: str) -> LineProcess:
+def _start(orders: ClientOrders) -> LineProcess:
     text = msgspec.json.encode(orders).decode()
-    command = python_command(f"{__package__}.trainer", os.getpid(), text, *more)
+    command = python_command(f"{__package__}.trainer", os.getpid(), text)
     return LineProcess(command, environ=child_environment({"OMP_NUM_THREADS": "1"}))

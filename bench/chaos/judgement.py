@@ -38,8 +38,7 @@ Kind = Literal[
     "stall-network",
 ]
 KINDS: Final[Sequence[Kind]] = get_args(Kind)
-_LASTS_S: Final = (0.5, 2.0)
-"""The shortest and the longest duration of faults that last until they are undone."""
+_LASTS_S: Final = (0.5, 2.0)  # the shortest and the longest fault that has to be undone
 
 _WRONG: Final = {
     "lost": "were lost",

@@ -32,10 +32,8 @@ class TcpProxy:
         self._flows = asyncio.Event()
         self._flows.set()
         self._ends = asyncio.Event()
-        self.refused = 0
-        """Connections that were reset at once, because of ``cut`` or as nothing listened there."""
-        self.pieces_held = 0
-        """Pieces that a stall holds now: at most one for each direction of a connection."""
+        self.refused = 0  # connections reset at once: after ``cut``, or as nothing listened
+        self.pieces_held = 0  # by a stall now, at most one for each direction of a connection
         self._links: list[dict[Side, asyncio.StreamWriter]] = []
         listener = socket.create_server(("127.0.0.1", 0))
         self.endpoint = f"tcp://127.0.0.1:{listener.getsockname()[1]}"  # where clients connect

@@ -30,19 +30,17 @@ from feeder.plan.recipe import Recipe
 from ..data.material import dataset_or_synthetic
 from ..machine import describe_machine
 from ..report import JudgedReport
-from .clients import Client, ClientOrders, make_digests
+from .clients import Client, ClientOrders
 from .judgement import Run, check_arrivals, draw_faults, judge
 from .scene import Feeder, Scene
 
 LEASE_S: Final = 5.0
-_SCHEDULE_MIN: Final = 64
-"""The least number of different batches of all clients before the schedule repeats."""
+_SCHEDULE_MIN: Final = 64  # batches of all clients before the schedule repeats, at least
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChaosReport(JudgedReport):
-    faults: Sequence[tuple[float, str, float]]
-    """Time in seconds, kind, and the longest wait of a client for a batch then, in seconds."""
+    faults: Sequence[tuple[float, str, float]]  # when, kind, a client's longest wait then
 
 
 def run(arguments: argparse.Namespace) -> ChaosReport:
@@ -67,6 +65,8 @@ def run(arguments: argparse.Namespace) -> ChaosReport:
         ]
         record = _run(stack.enter_context(Scene(feeders)), orders, arguments)
         keys = {arrival.key for arrivals in record.arrivals for arrival in arrivals}
+        from .trainer import make_digests  # with torch, which takes seconds to import
+
         known = [key for key in keys if any(each.position(key) is not None for each in orders)]
         digests = make_digests(orders[0], path, known)
     wrong = Counter[str]()

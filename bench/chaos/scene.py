@@ -33,11 +33,9 @@ from .proxy import TcpProxy
 _ANSWER_S: Final = 1.0
 _LOOK_S: Final = 0.05  # between two checks of a feeder
 
-_FDS_MORE: Final = 2
-"""Growth of a process's descriptors that is no leak: libraries open some on first use."""
+_FDS_MORE: Final = 2  # that are no leak: libraries open some descriptors on first use
 
-_GIVE_BACK_S: Final = 15.0
-"""Deadline for sessions and slots of gone clients to be freed: a few times the lease."""
+_GIVE_BACK_S: Final = 15.0  # for what gone clients held to be freed: a few times the lease
 
 _GIVEN_BACK: Final = ("sessions", "slots_committed_bytes", "slots_held_bytes")
 """Counters that are 0 without clients."""

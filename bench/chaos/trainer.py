@@ -5,18 +5,13 @@
 ORDERS is the JSON of ``ClientOrders``. It prints a line of JSON for each batch: its epoch, index
 and hash, when it arrived, and the loader's state after it, from which a successor resumes. A line
 that is a string is an error, and the last line. SIGTERM ends the process cleanly.
-
-    python -m bench.chaos.trainer PARENT_PID ORDERS DATASET
-
-makes the batches itself instead, with the workers' sample path and no daemon: for each line ``EPOCH
-INDEX`` of its input it prints the hash of that batch.
 """
 
 import hashlib
 import os
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Final
 
@@ -82,7 +77,11 @@ def digest_of(images: torch.Tensor, labels: torch.Tensor, sample_ids: torch.Tens
     return digest.hexdigest()
 
 
-def make_digests(orders: ClientOrders, path: Path, keys: Iterator[BatchKey]) -> Iterator[str]:
+def make_digests(
+    orders: ClientOrders, path: Path, keys: Iterable[BatchKey]
+) -> Mapping[BatchKey, str]:
+    """Return the hashes of batches, made by the workers' sample path without a daemon."""
+    digests = {}
     recipe = Recipe.for_split("train", batch_size=orders.batch_size, image_size=orders.image_size)
     size = orders.image_size
     normaliser = Normaliser(torch.device("cpu"), _DTYPE, packing=recipe.packing)
@@ -90,27 +89,24 @@ def make_digests(orders: ClientOrders, path: Path, keys: Iterator[BatchKey]) -> 
     labels = np.empty(orders.batch_size, np.int64)
     with Dataset.open(path) as dataset:
         reader = SampleReader(dataset, recipe)
-        for epoch, index in keys:
+        for epoch, index in sorted(set(keys)):
             plan = recipe.plan_epoch(dataset.layout, seed=SEED, epoch=epoch)
             sample_ids = plan.samples(index)
             reader.fill(sample_ids, seed=SEED, epoch=epoch, pixels=pixels, labels=labels)
-            yield digest_of(
+            digests[epoch, index] = digest_of(
                 normaliser(torch.from_numpy(pixels)),
                 torch.from_numpy(labels),
                 torch.from_numpy(np.asarray(sample_ids, np.int64)),
             )
+    return digests
 
 
-def main(parent: int, orders: ClientOrders, dataset: str | None = None) -> int:
+def main(parent: int, orders: ClientOrders) -> int:
     die_with_parent(parent)
     torch.set_num_threads(1)
-    lines: Iterator[BatchLine | str] = train(orders)
-    if dataset is not None:
-        keys = ((int(epoch), int(index)) for epoch, index in map(str.split, sys.stdin))
-        lines = make_digests(orders, Path(dataset), keys)
     with StopSignals() as signals:
         try:
-            for line in lines:
+            for line in train(orders):
                 _print(line)
         except FeederError as error:
             _print(f"{type(error).__name__}: {error}")
@@ -125,5 +121,4 @@ def _print(line: BatchLine | str) -> None:
 
 
 if __name__ == "__main__":
-    decoded = msgspec.json.decode(sys.argv[2], type=ClientOrders)
-    sys.exit(main(int(sys.argv[1]), decoded, *sys.argv[3:]))
+    sys.exit(main(int(sys.argv[1]), msgspec.json.decode(sys.argv[2], type=ClientOrders)))

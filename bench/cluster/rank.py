@@ -32,8 +32,7 @@ if TYPE_CHECKING:
 
 DATASET: Final = "imagenet"
 
-_HEARTBEATS_S: Final = (HEARTBEAT_MS + HEARTBEAT_TIMEOUT_MS) / 1000
-"""Until ZeroMQ ends a connection to a host that no longer answers."""
+_HEARTBEATS_S: Final = (HEARTBEAT_MS + HEARTBEAT_TIMEOUT_MS) / 1000  # to lose a silent host
 
 _HANDSHAKE_ROUNDS: Final = 4  # latencies from connecting to the end of ZeroMQ's handshake
 

@@ -83,8 +83,7 @@ class Cluster:
     faults: tuple[Fault, ...] = ()
     seed: int = 0
     names: tuple[str, ...] = ()  # of the node processes, which ownership depends on; empty: made up
-    any_node: bool = False
-    """Ranks have no reason to wait for a lane's owner: what ownership is compared with."""
+    any_node: bool = False  # ask any: what ownership is compared with
 
     @property
     def latency_s(self) -> float:

@@ -222,8 +222,7 @@ class Simulation:
         self.timeline = Timeline()
         self._calls: list[tuple[float, int, Callable[[], None]]] = []
         self._numbers = count()
-        self.peers: dict[bytes, Link] = {}
-        """The connections that are up, by the name that the host has for them."""
+        self.peers: dict[bytes, Link] = {}  # those that are up, by the host's name for them
         self._next_peer = count(1)
         self.lanes = Lanes(cluster)
         self.by_endpoint: dict[str, Host] = {}

@@ -28,13 +28,11 @@ _STRIPES = 6  # directions of the stripes, 30 degrees apart
 _WAVELENGTHS_PX = (13.0, 26.0)
 MAX_CLASSES = len(_HUES) * len(_SHAPES) * _STRIPES * len(_WAVELENGTHS_PX)
 
-_FIELD_PX = 1408
-"""Side of the noise fields that details are cut from: more than the longest image side."""
+_FIELD_PX = 1408  # side of the detail's noise: more than the longest image side
 _SOFT_FIELD_PX = 320  # the same of the field for soft light, which is widened sixteen times
 _SHORTEST_PX, _USUAL_PX, _LONGEST_PX = 140, 500, 1280
 """Of an image's long side."""
-_DETAIL_LEVELS = 7.5
-"""Typical strength of the fine detail in grey levels: it sets the bytes per pixel."""
+_DETAIL_LEVELS = 7.5  # grey levels of fine detail, which sets the bytes per pixel
 
 
 class ClassLook(NamedTuple):

@@ -26,8 +26,7 @@ from .run import Check
 DTYPES: Final = (torch.float16, torch.bfloat16, torch.float32)
 FLOAT32_ERROR: Final = 5e-7
 
-_NO_NUMBER: Final = 1e30
-"""The error of NaN, infinities and results of a wrong shape; JSON has no infinity."""
+_NO_NUMBER: Final = 1e30  # the error of NaN, infinity and wrong shapes; JSON has no infinity
 
 _CHANNELS: Final = (4, 3)
 _IMAGES: Final = 2

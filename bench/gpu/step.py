@@ -34,8 +34,7 @@ TARGET: Final = 0.01
 WINDOW: Final = 4
 LEAD_IN: Final = WINDOW  # steps of a turn that are not timed: as many as the loader requests ahead
 
-_DISCARDED_MAX: Final = 64
-"""Batches discarded before a turn; a daemon that is still ahead then keeps any device busy."""
+_DISCARDED_MAX: Final = 64  # batches before a turn; a daemon further ahead keeps any device busy
 
 _CLASSES: Final = 1000
 _MODELS: Final = {"resnet50": resnet50, "small": resnet_small}

@@ -42,13 +42,10 @@ from feeder.sample.reader import SampleReader, plan_decode
 from ..report import Result, compare
 from ..rounds import Contender
 
-CHUNK_IMAGES: Final = ServeConfig().chunk_images
-"""Images in a call of the reader, as of the daemon's workers."""
+CHUNK_IMAGES: Final = ServeConfig().chunk_images  # in a call of the reader, as in a worker's
 
-_Window = tuple[int, int, int, int, int, int]
-"""In the order of ``decode_window``'s arguments; the last two are its width and height."""
-_Picture = tuple[NDArray[np.uint8], int]
-"""RGBX in the scratch, with room after it, and its stride in bytes."""
+_Window = tuple[int, int, int, int, int, int]  # of ``decode_window``; width and height last
+_Picture = tuple[NDArray[np.uint8], int]  # RGBX with room after it, and its stride in bytes
 
 _Decode = Callable[[NDArray[np.uint8], int, int], _Picture]  # decodes a JPEG of a width and height
 

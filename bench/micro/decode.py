@@ -25,12 +25,10 @@ from ..data.material import dataset_or_synthetic
 from ..machine import choose_core, describe_machine, pinned_to
 from ..report import RATE, Result, compare, single, summarise
 from ..rounds import Contender, measure, rates
-from .cached import CachedReaders
 from .classes import measure_classes
 from .contenders import CHUNK_IMAGES, PreparedSamples, compare_sizes
 from .decode_report import AllRowsReport, DecodeReport
-from .quality import measure_scaling
-from .stages import StageTimes
+from .readers import CachedReaders, StageTimes, measure_scaling
 
 
 def run(arguments: argparse.Namespace) -> DecodeReport:

@@ -30,8 +30,7 @@ from ..report import RATE, Report, Result, compare, single
 from ..rounds import Contender, measure, rates
 from .contenders import CHUNK_IMAGES, PreparedSamples
 
-_TIMES: Final = 5
-"""Synthetic images, and crops of a real image, for each real image: more reduce the noise."""
+_TIMES: Final = 5  # synthetic images, and crops, for each real one: more reduce the noise
 
 
 _Decode = Callable[[PreparedSamples, int, int], None]

@@ -48,7 +48,7 @@ from ..report import (
 )
 from ..rounds import measure, rates
 from .contenders import CHUNK_IMAGES, Filling, PreparedSamples
-from .quality import psnr_db
+from .readers import psnr_db
 
 LOSSLESS: Final = "lossless"
 

@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 SCRIPTS: Final = Path(__file__).parent / "scripts"
-DEFAULT_FOLDER: Final = Path(__file__).parents[2] / ".peers"
-"""Where ``make peers`` puts the environments."""
+DEFAULT_FOLDER: Final = Path(__file__).parents[2] / ".peers"  # where ``make peers`` puts them
 
 
 class Environment(NamedTuple):

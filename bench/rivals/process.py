@@ -30,8 +30,7 @@ _REPLIES: Final = "FEEDER_BENCH_FD"
 _CPU_TICK_S: Final = 0.01
 _FAREWELL_S: Final = 10.0
 _REASON_CHARACTERS: Final = 300
-_NOT_THEIRS: Final = ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV")
-"""With these a rival's Python would find our packages."""
+_NOT_THEIRS: Final = ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV")  # they lead to our packages
 
 _Reply = TypeVar("_Reply")
 

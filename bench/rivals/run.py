@@ -5,31 +5,51 @@ Same files, RandomResizedCrop(0.08–1, 3/4–4/3) to 224 px, horizontal flips, 
 more threads than cores. All are started and warmed up first; then they take turns, beginning with a
 different one in each round; none works outside its turn. A rival that is not installed or fails has
 a row with the reason.
+
+A small sample is repeated under different names until there are enough images for shuffling to
+matter: as links for loaders that read files, packed repeatedly for us, so that no contender reads
+from a smaller set. Files that not every contender can read (other formats, CMYK, broken files) are
+left out and counted: the bench compares speed.
 """
 
 import argparse
 import os
-from collections.abc import Sequence
-from contextlib import ExitStack
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from functools import partial
-from typing import Final
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from PIL import Image
 
 from feeder.errors import ConfigError, ResourceError
 from feeder.host.topology import format_cpulist
 
+from ..data.material import choose_images, pack, source_or_synthetic
 from ..machine import choose_core, describe_machine
 from ..report import RATE, Result
 from .catalogue import CONTENDERS, SCRIPTS, Contender, interpreter
-from .material import RivalMaterial, prepare_material
 from .process import Introduction, RivalFailure, RivalProcess, take_turns
 from .report import ALL_CORES, CPU_RATE, ContenderNotes, RivalsReport, build_results
 from .setup import why_missing
 
 BATCH_SIZE: Final = 128
-_WARM_UP_BATCHES: Final = 8
-"""At least: batches that a contender has prefetched during its start must not count."""
-_MEAN_TOLERANCE: Final = 30.0
-"""Levels: the means of two batches of 128 photographs differ by less; black or noise does not."""
+_SYNTHETIC_IMAGES: Final = 256  # few, because drawing an image takes longer than repeating one
+_WARM_UP_BATCHES: Final = 8  # at least: those prefetched during the start must not count
+_MEAN_TOLERANCE: Final = 30.0  # levels: batches of photographs differ by less, noise by more
+
+
+class RivalMaterial(NamedTuple):
+    """The images, all below ``folder``."""
+
+    folder: Path
+    listing: Path  # path, label, width and height of each image, between tabs
+    dataset: Path  # the same images, packed
+    images: int
+    distinct: int
+    left_out: int  # files of the source that not every contender can read
+    mean_bytes: float
 
 
 def run(arguments: argparse.Namespace) -> RivalsReport:
@@ -176,3 +196,47 @@ def choose_contenders(only: str | None) -> list[Contender]:
         if name not in named:
             raise ConfigError(f"--only {name} is no contender: name some of {', '.join(named)}")
     return [each for name, each in named.items() if name in asked or each.environment is None]
+
+
+@contextmanager
+def prepare_material(source: Path | None, *, images: int) -> Iterator[RivalMaterial]:
+    """Yield at least ``images`` images of ``source`` (class folders), or of a synthetic set.
+
+    They are removed afterwards. Raises DatasetError when ``source`` holds none.
+    """
+    with (
+        source_or_synthetic(source, images=min(images, _SYNTHETIC_IMAGES)) as given,
+        tempfile.TemporaryDirectory(prefix="feeder-bench-") as name,
+    ):
+        folder, what = Path(name), "JPEGs in class folders that every loader can read"
+        chosen, _, left_out = choose_images(given, images, what, _readable_size)
+        lines = []
+        for number in range(-(-images // len(chosen)) * len(chosen)):
+            path, label, (width, height) = chosen[number % len(chosen)]
+            link = folder / "source" / f"{label:05}" / f"{number:07}.jpg"
+            link.parent.mkdir(parents=True, exist_ok=True)
+            link.symlink_to(path.resolve())
+            lines.append(f"{link}\t{label}\t{width}\t{height}\n")
+        listing = folder / "images.tsv"
+        listing.write_text("".join(lines), encoding="utf-8")
+        yield RivalMaterial(
+            folder=folder,
+            listing=listing,
+            dataset=pack(folder / "source", folder / "dataset"),
+            images=len(lines),
+            distinct=len(chosen),
+            left_out=left_out,
+            mean_bytes=sum(path.stat().st_size for path, *_ in chosen) / len(chosen),
+        )
+
+
+def _readable_size(path: Path) -> tuple[int, int] | None:
+    """Return (width, height) of a whole RGB or grey JPEG, None for anything else."""
+    try:
+        with Image.open(path) as image:
+            if image.format != "JPEG" or image.mode not in ("RGB", "L"):
+                return None
+            image.load()
+            return image.size
+    except (OSError, SyntaxError, ValueError):  # Pillow's errors for files that are no images
+        return None

@@ -51,8 +51,7 @@ _TIMES: Final = "×\N{NO-BREAK SPACE}"
 
 BATCH_SIZE: Final = 128
 _TIMEOUT_S: Final = 60.0
-_FULL_AFTER_PASSES: Final = 3
-"""The cache admits images gradually; it is full once this many passes have added nothing."""
+_FULL_AFTER_PASSES: Final = 3  # without another image: a cache admits them gradually
 
 
 class Setup(NamedTuple):

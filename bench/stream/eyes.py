@@ -50,8 +50,7 @@ _SCRAPE_EVERY_S: Final = 0.1
 _TIMEOUT_S: Final = 60.0
 _METRICS_LINE: Final = r"^feeder: metrics: http://(.*)/metrics"
 _REQUEST: Final = b"GET /metrics HTTP/1.1\r\nHost: feeder\r\n\r\n"
-_UNREAD_BYTES: Final = 4096
-"""Less than a reply, so that the rest of it stays in the daemon's kernel."""
+_UNREAD_BYTES: Final = 4096  # less than a reply: the rest stays in the daemon's kernel
 
 
 def run(arguments: argparse.Namespace) -> Report:

@@ -30,10 +30,9 @@ from feeder.plan.epoch import EpochPlan
 from feeder.plan.recipe import Recipe
 from feeder.sample.reader import SampleReader
 
-from ..client_process import ClientProcess, await_open
 from ..daemon import Daemon, running_daemon
 from ..data.material import dataset_or_synthetic
-from ..fetcher import BatchFetcher
+from ..fetcher import BatchFetcher, ClientProcess, await_open
 from ..footprint import status_bytes
 from ..machine import choose_cores, describe_machine, pinned_to
 from ..report import Report, Result, single
@@ -48,11 +47,9 @@ from .transport import CHUNK_IMAGES, measure_transport
 
 BATCH_SIZE: Final = 256
 
-_TRANSPORT_BATCHES: Final = 4
-"""Batches of transport alone for each one that is decoded: they take a tenth of the time."""
+_TRANSPORT_BATCHES: Final = 4  # for each one decoded: they take a tenth of the time
 
-_SETTLE_S: Final = 0.5
-"""For the daemon to free the sessions' memory, which must not count as idling."""
+_SETTLE_S: Final = 0.5  # to free the sessions' memory, which must not count as idling
 
 _Stream = Callable[[int, int], Delivered]  # fetches a number of batches from a first one on
 

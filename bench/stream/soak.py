@@ -27,22 +27,20 @@ from feeder.errors import ConfigError, PeerError
 from feeder.host.load import parse_cpu_seconds
 from feeder.pack.progress import ProgressLine
 
-from ..client_process import TIMEOUT_S, ClientProcess, await_open, read_clients
 from ..daemon import Daemon, running_daemon
 from ..data.material import dataset_or_synthetic
+from ..fetcher import TIMEOUT_S, ClientProcess, await_open, read_clients
 from ..footprint import busy_s, measure_footprints
 from ..machine import choose_cores, describe_machine, pinned_to
 from ..report import JudgedReport, single
 from .soak_judgement import SAMPLES_MIN, WARM_UP_SHARE, judge
 
-_FOR_EVER: Final = 10**9
-"""Batches that a client is asked for: more than it can fetch during any soak."""
+_FOR_EVER: Final = 10**9  # batches: more than a client can fetch during any soak
 
 _SLOTS: Final = "shared-memory/slots"
 
 _PIECE_BYTES: Final = 128 * 1024
-_RING_PIECES: Final = 256
-"""32 MiB, more than a core's own caches: copying needs the memory, as decoding and packing do."""
+_RING_PIECES: Final = 256  # 32 MiB, more than a core's caches: copying needs the memory
 
 _BURST_SHARE: Final = 0.02  # of the time between samples, on each core
 _BURST_MAX_S: Final = 0.1

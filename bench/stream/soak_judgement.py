@@ -35,8 +35,7 @@ WARM_UP_SHARE: Final = 0.2
 SAMPLES_MIN: Final = 9  # after the warm-up: three for each median
 START_UP: Final = 1  # samples of the throughput that are left out
 
-FALL_MAX: Final = 0.25
-"""The greatest fall that is tolerated, as a share of the best window's median."""
+FALL_MAX: Final = 0.25  # of the best window's median is tolerated
 
 _TOLERANCES: Final = {
     "memory": (4.0, 0.05),  # MiB: allocators keep more or less of it

@@ -19,10 +19,9 @@ import numpy as np
 from feeder.dataset.manifest import load_manifest
 from feeder.errors import PeerError
 
-from ..client_process import TIMEOUT_S, ClientProcess, read_clients
 from ..daemon import Daemon, running_daemon
 from ..data.material import dataset_or_synthetic
-from ..fetcher import BatchFetcher
+from ..fetcher import TIMEOUT_S, BatchFetcher, ClientProcess, read_clients
 from ..line_process import LineProcess
 from ..machine import choose_cores, describe_machine, pinned_to
 from ..report import RATE, Result, compare, single, summarise

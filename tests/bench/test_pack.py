@@ -10,8 +10,8 @@ import pytest
 from bench.cli import main
 from bench.pack import run as bench_pack
 from bench.pack import sources
+from bench.pack.run import PHASES, Writer
 from bench.pack.sources import KINDS, prepare_material, write_source
-from bench.pack.turn import PHASES, Writer
 from bench.rivals.catalogue import SCRIPTS
 from feeder.dataset.opened import Dataset
 from tests.bench.fake_rival import make_environment

@@ -20,7 +20,6 @@ from bench.machine import choose_core
 from bench.rivals import run as rivals
 from bench.rivals import setup
 from bench.rivals.catalogue import CONTENDERS, Contender, Environment, Quality
-from bench.rivals.material import prepare_material
 from bench.rivals.process import RivalFailure, RivalProcess, last_line
 from bench.rivals.report import CPU_RATE, ContenderNotes, RivalsReport, build_results
 from feeder.dataset.opened import Dataset
@@ -211,7 +210,7 @@ def test_the_sample_is_repeated_and_files_that_not_all_can_read_are_left_out(
     (odd / "words.txt").write_text("no image")
     Image.new("CMYK", (40, 30)).save(odd / "cmyk.jpg")
     Image.new("RGB", (40, 30)).save(odd / "png.jpg", "PNG")
-    with prepare_material(folder, images=10) as material:
+    with rivals.prepare_material(folder, images=10) as material:
         rows = [line.split("\t") for line in material.listing.read_text().splitlines()]
         assert (material.images, material.distinct, material.left_out) == (12, 3, 4)
         assert len(rows) == 12

@@ -16,8 +16,8 @@ import psutil
 import pytest
 
 from bench.cli import main
-from bench.client_process import ClientProcess, await_open
 from bench.daemon import DATASET_NAME, running_daemon
+from bench.fetcher import ClientProcess, await_open
 from bench.machine import choose_core
 from bench.report import RATE, Result, summarise
 from bench.stream.call_counter import CallCounter

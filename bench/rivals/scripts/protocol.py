@@ -51,8 +51,7 @@ class Work:
 
     paths: list[str]
     labels: list[int]
-    sizes: list[tuple[int, int]]
-    """(width, height) of each image; for loaders only, as is what follows ``variant``."""
+    sizes: list[tuple[int, int]]  # (width, height) of each image, for loaders
     folder: Path
     """Where a loader may write the images in its own format; the file or folder to write."""
     variant: str
