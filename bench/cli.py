@@ -6,6 +6,7 @@ A process of its own begins in ``bench.__main__``.
 import argparse
 import sys
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -61,7 +62,8 @@ _NUMBERS: Final = {
 }
 """What an option with a number is, by its name, or by bench and name."""
 
-_SOAK: Final = {"batch_size": 128, "every": 5.0, "restart": 10.0, "lease": 5.0}  # --soak's
+_SOAK: Final = {"batch_size": 128, "every": 5.0, "restart": 10.0, "lease": 5.0}  # of that alone
+_MOST: Final = 1e9
 
 _OPTIONS: Final[dict[str, dict[str, Any]]] = {
     "json": {"metavar": "FILE", "type": Path, "help": "write the results there too"},
@@ -142,13 +144,13 @@ def build_parser() -> argparse.ArgumentParser:
             else:
                 bench.add_argument(f"--{word}", **_OPTIONS[word])
         for key, default in numbers.items():
-            option, is_whole = key.replace("_", "-"), isinstance(default, int)
+            option, kind = key.replace("_", "-"), type(default)
             meaning = _NUMBERS.get(f"{name} {option}") or _NUMBERS[option]
             bench.add_argument(
                 f"--{option}",
-                type=_positive if is_whole else _time,
+                type=partial(_number, kind),
                 default=default,
-                metavar="N" if is_whole else "T",
+                metavar="N" if kind is int else "T",
                 help=f"{meaning} (default: {default:g})",
             )
         return bench
@@ -222,26 +224,17 @@ def _add_modes(parser: argparse.ArgumentParser) -> None:
     what = "count Python calls of a batch and a Hello, no times"
     modes.add_argument("--calls", action="store_true", help=what)
     what = "stream for so long while clients come and go: does it stay as it was?"
-    modes.add_argument("--soak", type=_time, metavar="MINUTES", help=what)
+    modes.add_argument("--soak", type=partial(_number, float), metavar="MINUTES", help=what)
 
 
-def _positive(text: str) -> int:
+def _number(kind: type[float], text: str) -> float:
     try:
-        value = int(text)
+        value = kind(text)
     except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r} is no whole number") from None
-    if value < 1:
-        raise argparse.ArgumentTypeError(f"{value} is not 1 or more")
-    return value
-
-
-def _time(text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r} is no number") from None
-    if not 0 < value <= 100_000:
-        raise argparse.ArgumentTypeError(f"{text} is not between 0 and 100000")
+        whole = "whole " * (kind is int)
+        raise argparse.ArgumentTypeError(f"{text!r} is no {whole}number") from None
+    if not 0 < value <= _MOST:
+        raise argparse.ArgumentTypeError(f"{text} is not above 0, and {_MOST:g} at most")
     return value
 
 

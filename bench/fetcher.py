@@ -20,7 +20,7 @@ import selectors
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from functools import partial
+from functools import lru_cache, partial
 from typing import Final, NamedTuple, Self
 
 import numpy as np
@@ -32,12 +32,15 @@ from feeder.client.core.session import ClientSession
 from feeder.client.endpoints import Directory
 from feeder.client.host_memory import SlotBuffer
 from feeder.client.transport import Transport
+from feeder.daemon.config import ServeConfig
+from feeder.dataset.opened import Dataset
 from feeder.errors import FeederError, PeerError
 from feeder.plan.labels import LabelRows
 from feeder.plan.packing import Pixels
 from feeder.plan.recipe import Recipe
 from feeder.process.child import die_with_parent, python_command
 from feeder.process.stop_signals import StopSignals
+from feeder.sample.reader import SampleReader
 from feeder.security.keys import ClientKeys
 from feeder.wire.messages import BatchKey, Hello
 
@@ -45,6 +48,7 @@ from .daemon import DATASET_NAME
 from .line_process import LineProcess
 from .machine import pinned_to
 
+CHUNK_IMAGES: Final = ServeConfig().chunk_images
 TIMEOUT_S: Final = 60.0
 
 
@@ -141,6 +145,28 @@ class BatchFetcher:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+class LocalBatches:
+    """Makes the same batches in this process as a worker does: by chunks, in arrays it reuses."""
+
+    def __init__(self, dataset: Dataset, recipe: Recipe, *, seed: int = 0) -> None:
+        shape = (recipe.batch_size, recipe.image_size, recipe.image_size, 3)
+        self.pixels, self.labels = np.empty(shape, np.int8), np.empty(recipe.batch_size, np.int64)
+        self.dataset, self.recipe, self._seed = dataset, recipe, seed
+        self._plan = lru_cache(1)(partial(recipe.plan_epoch, dataset.layout, seed=seed))
+        self.batches = self._plan(epoch=0).batches  # of every epoch
+        self._reader = SampleReader(dataset, recipe)
+
+    def make(self, number: int) -> NDArray[np.int64]:
+        """Make a batch, counted through the epochs; return its sample ids."""
+        epoch, index = divmod(number, self.batches)
+        ids = np.asarray(self._plan(epoch=epoch).samples(index), np.int64)
+        for start in range(0, len(ids), CHUNK_IMAGES):
+            rows = slice(start, start + CHUNK_IMAGES)
+            pixels, labels = self.pixels[rows], self.labels[rows]
+            self._reader.fill(ids[rows], seed=self._seed, epoch=epoch, pixels=pixels, labels=labels)
+        return ids
 
 
 class ClientProcess(LineProcess):

@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Final
 
 import msgspec
-import numpy as np
 import torch
 
 from feeder.dataset.opened import Dataset
@@ -24,12 +23,12 @@ from feeder.errors import FeederError
 from feeder.plan.recipe import Recipe
 from feeder.process.child import die_with_parent
 from feeder.process.stop_signals import StopSignals
-from feeder.sample.reader import SampleReader
 from feeder.wire.messages import BatchKey
 from trainer_client import FeederLoader
 from trainer_client._device import Normaliser
 
 from ..daemon import DATASET_NAME
+from ..fetcher import LocalBatches
 from .clients import TIMEOUT_S, BatchLine, ClientOrders
 
 SEED: Final = 5
@@ -81,22 +80,17 @@ def make_digests(
     orders: ClientOrders, path: Path, keys: Iterable[BatchKey]
 ) -> Mapping[BatchKey, str]:
     """Return the hashes of batches, made by the workers' sample path without a daemon."""
-    digests = {}
     recipe = Recipe.for_split("train", batch_size=orders.batch_size, image_size=orders.image_size)
-    size = orders.image_size
     normaliser = Normaliser(torch.device("cpu"), _DTYPE, packing=recipe.packing)
-    pixels = np.empty((orders.batch_size, size, size, 3), np.int8)
-    labels = np.empty(orders.batch_size, np.int64)
+    digests = {}
     with Dataset.open(path) as dataset:
-        reader = SampleReader(dataset, recipe)
+        local = LocalBatches(dataset, recipe, seed=SEED)
         for epoch, index in sorted(set(keys)):
-            plan = recipe.plan_epoch(dataset.layout, seed=SEED, epoch=epoch)
-            sample_ids = plan.samples(index)
-            reader.fill(sample_ids, seed=SEED, epoch=epoch, pixels=pixels, labels=labels)
+            sample_ids = local.make(epoch * local.batches + index)
             digests[epoch, index] = digest_of(
-                normaliser(torch.from_numpy(pixels)),
-                torch.from_numpy(labels),
-                torch.from_numpy(np.asarray(sample_ids, np.int64)),
+                normaliser(torch.from_numpy(local.pixels)),
+                torch.from_numpy(local.labels),
+                torch.from_numpy(sample_ids),
             )
     return digests
 

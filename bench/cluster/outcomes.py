@@ -27,7 +27,6 @@ _WINDOW: Final = 10
 _BATCHES_MIN: Final = 400  # of the window, so that the owner share of a few ranks is no accident
 _CHUNKS: Final = 40
 _SECONDS_MIN: Final = 0.3
-_RANK_IMAGES_S: Final = 10_000.0
 
 _BUSY: Final = 0.9  # a part that works for this share of the time is what bounds the throughput
 
@@ -188,11 +187,6 @@ def _most_images_s(cluster: Cluster) -> float:
     return min(cluster.hosts * cluster.host_images_s, cluster.ranks * rank_images_s)
 
 
-def choose_ranks(images_s: float) -> int:
-    """Return the number of ranks that can take this throughput, as a default."""
-    return max(1, math.ceil(images_s / _RANK_IMAGES_S))
-
-
 def find_hosts(cluster: Cluster, wanted: float, run: Callable[[Cluster], Outcome]) -> Sizing:
     """Return the fewest hosts of this shape that deliver ``wanted`` images/s."""
     # What a warm host delivers at most: what its cores make and its network card sends.
@@ -212,12 +206,6 @@ def find_hosts(cluster: Cluster, wanted: float, run: Callable[[Cluster], Outcome
             high = hosts + max(1, hosts // 4)
             largest = outcome if hosts == HOSTS_MAX else None
     return Sizing(wanted_images_s=wanted, least=least, outcome=best, largest=largest)
-
-
-def published_cluster(cluster: Cluster, hosts: int) -> Cluster:
-    """Return ``hosts`` hosts that make what a published one did, two ranks each."""
-    rate = PUBLISHED_IMAGES_S / cluster.cores
-    return replace(cluster, hosts=hosts, images_per_core_s=rate, ranks=2 * hosts, faults=())
 
 
 def run_scenario(

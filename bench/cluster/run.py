@@ -1,6 +1,7 @@
 """``feeder-bench cluster``: how many hosts a job takes, what bounds them, and what a loss costs."""
 
 import argparse
+import math
 import statistics
 import sys
 import time
@@ -25,11 +26,10 @@ from ..report import RATE, Result, single
 from .outcomes import (
     HOSTS_MAX,
     PUBLISHED_HOSTS,
+    PUBLISHED_IMAGES_S,
     Outcome,
     Scenario,
-    choose_ranks,
     find_hosts,
-    published_cluster,
     run_scenario,
     run_steady,
 )
@@ -42,6 +42,7 @@ RANKS_A_HOST: Final = 2
 RANKS_MAX: Final = 4096
 _MOST: Final = 1e9
 _WARM_STORAGE_MB_S: Final = 1e9  # to compare ownership with asking any node by their evenness alone
+_RANK_IMAGES_S: Final = 10_000.0
 _ROUNDS: Final = 5
 _SEED: Final = 0
 
@@ -115,7 +116,7 @@ def read_cluster(arguments: argparse.Namespace) -> Cluster:
             )
     if arguments.plot is not None and not arguments.validate and (wanted or len(hosts) < 2):
         raise ConfigError("--plot needs two numbers of hosts: add to --hosts, or omit it")
-    by_hosts = choose_ranks(wanted) if wanted else RANKS_A_HOST * max(hosts)
+    by_hosts = _ranks_for(wanted) if wanted else RANKS_A_HOST * max(hosts)
     most = max(max(ranks, default=by_hosts), RANKS_A_HOST * arguments.fault_hosts)
     if cluster.samples < cluster.batch_size * most:
         raise ConfigError(
@@ -123,6 +124,11 @@ def read_cluster(arguments: argparse.Namespace) -> Cluster:
             "each: use more samples, fewer ranks or hosts, or smaller batches"
         )
     return cluster
+
+
+def _ranks_for(images_s: float) -> int:
+    """Return the number of ranks that can take this throughput, as a default."""
+    return max(1, math.ceil(images_s / _RANK_IMAGES_S))
 
 
 def _parse_numbers(option: str, most: int, text: str) -> tuple[int, ...]:
@@ -164,7 +170,7 @@ def run(arguments: argparse.Namespace) -> ClusterReport:
     any_node: list[OwnershipCost] = []
     wanted, faults = arguments.images_per_second, arguments.faults
     if wanted:
-        ranks = max(arguments.ranks, default=choose_ranks(wanted))
+        ranks = max(arguments.ranks, default=_ranks_for(wanted))
         sizing = find_hosts(replace(cluster, ranks=ranks), wanted, _run_steady)
     else:
         clusters = [
@@ -177,7 +183,12 @@ def run(arguments: argparse.Namespace) -> ClusterReport:
         warm = replace(each, storage_mb_s=_WARM_STORAGE_MB_S)
         by_owner, by_any = _run_steady(warm), _run_steady(replace(warm, any_node=True))
         any_node.append(OwnershipCost(by_owner=by_owner, any_node=by_any))
-    published = [hosts for hosts in PUBLISHED_HOSTS if clusters and hosts in arguments.hosts]
+    published = []
+    for hosts in PUBLISHED_HOSTS:
+        if clusters and hosts in arguments.hosts:  # what each host makes was published
+            rate, ranks = PUBLISHED_IMAGES_S / cluster.cores, RANKS_A_HOST * hosts
+            alike = replace(cluster, hosts=hosts, images_per_core_s=rate, ranks=ranks)
+            published.append(_run_steady(alike))
     if faults or not wanted:
         hosts = arguments.fault_hosts
         _note(f"faults, {hosts} hosts")
@@ -193,7 +204,7 @@ def run(arguments: argparse.Namespace) -> ClusterReport:
         failures=(),
         outcomes=outcomes,
         any_node=any_node,
-        published=[_run_steady(published_cluster(cluster, hosts)) for hosts in published],
+        published=published,
         sizing=sizing,
         scenario=scenario,
     )

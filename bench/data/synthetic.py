@@ -58,7 +58,12 @@ def write_synthetic(
     ``progress`` is called with the number of images since its last call. Raises ConfigError for
     impossible numbers or a destination that exists, ResourceError when writing fails.
     """
-    _check_request(destination, images, classes, seed, jobs)
+    if not 1 <= classes <= min(images, MAX_CLASSES):
+        raise ConfigError(
+            f"classes is {classes}; it must be 1 to {MAX_CLASSES}, with at least one image each"
+        )
+    if destination.exists() and (not destination.is_dir() or any(destination.iterdir())):
+        raise ConfigError(f"{destination} exists already; name a new folder or remove it")
     staging: Path | None = None
     try:
         destination.parent.mkdir(parents=True, exist_ok=True)
@@ -86,19 +91,6 @@ def write_synthetic(
     finally:
         if staging is not None:
             shutil.rmtree(staging, ignore_errors=True)
-
-
-def _check_request(destination: Path, images: int, classes: int, seed: int, jobs: int) -> None:
-    if not 1 <= classes <= MAX_CLASSES:
-        raise ConfigError(f"classes is {classes}; it must be 1 to {MAX_CLASSES}")
-    if images < classes:
-        raise ConfigError(f"images is {images}; {classes} classes need at least one image each")
-    if seed < 0:
-        raise ConfigError(f"seed is {seed}; it must be 0 or more")
-    if jobs < 1:
-        raise ConfigError(f"jobs is {jobs}; it must be 1 or more")
-    if destination.exists() and (not destination.is_dir() or any(destination.iterdir())):
-        raise ConfigError(f"{destination} exists already; name a new folder or remove it")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -17,9 +17,10 @@ from feeder.jpeg.recode import Subsampling
 from feeder.plan.recipe import Recipe
 from feeder.sample.reader import SampleReader
 
+from ..fetcher import CHUNK_IMAGES
 from ..report import RATE, Result, align, compare, single
 from ..rounds import Contender, measure, rates
-from .contenders import CHUNK_IMAGES, PreparedSamples, compare_sizes
+from .contenders import PreparedSamples, compare_sizes
 
 FEWEST: Final = 8  # images that a class needs to be measured: fewer are not representative
 

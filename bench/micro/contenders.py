@@ -21,14 +21,13 @@ import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any, Final, NamedTuple, Self
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 from turbojpeg import TJPF_RGBX
 
-from feeder.daemon.config import ServeConfig
 from feeder.dataset.opened import Dataset
 from feeder.jpeg.crop_decode import McuGrids, rebuild_jpeg, whole_jpeg
 from feeder.jpeg.decode import READ_SLACK_BYTES, decode_rgbx, decode_window, turbojpeg
@@ -39,10 +38,9 @@ from feeder.plan.crop import CropPlan, plan_crops
 from feeder.plan.recipe import Recipe
 from feeder.sample.reader import SampleReader, plan_decode
 
+from ..fetcher import CHUNK_IMAGES
 from ..report import Result, compare
 from ..rounds import Contender
-
-CHUNK_IMAGES: Final = ServeConfig().chunk_images  # in a call of the reader, as in a worker's
 
 _Window = tuple[int, int, int, int, int, int]  # of ``decode_window``; width and height last
 _Picture = tuple[NDArray[np.uint8], int]  # RGBX with room after it, and its stride in bytes

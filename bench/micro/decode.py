@@ -22,11 +22,12 @@ from feeder.plan.recipe import Recipe
 from feeder.sample.reader import SampleReader
 
 from ..data.material import dataset_or_synthetic
+from ..fetcher import CHUNK_IMAGES
 from ..machine import choose_core, describe_machine, pinned_to
 from ..report import RATE, Result, compare, single, summarise
 from ..rounds import Contender, measure, rates
 from .classes import measure_classes
-from .contenders import CHUNK_IMAGES, PreparedSamples, compare_sizes
+from .contenders import PreparedSamples, compare_sizes
 from .decode_report import AllRowsReport, DecodeReport
 from .readers import CachedReaders, StageTimes, measure_scaling
 

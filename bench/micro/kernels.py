@@ -33,10 +33,10 @@ from trainer_client._host_normalise import (
     make_scaling,
 )
 
+from ..fetcher import CHUNK_IMAGES
 from ..machine import choose_core, describe_machine, pinned_to
 from ..report import RATE, Report, Result, compare
 from ..rounds import Contender, measure, rates
-from .contenders import CHUNK_IMAGES
 
 _SIZES: Final = (
     *((500, 375), (500, 333), (375, 500), (333, 500)),

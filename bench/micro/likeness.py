@@ -25,10 +25,11 @@ from feeder.jpeg.recode import Subsampling
 from feeder.plan.recipe import Recipe
 
 from ..data.material import dataset_or_synthetic, pack
+from ..fetcher import CHUNK_IMAGES
 from ..machine import choose_core, describe_machine, pinned_to
 from ..report import RATE, Report, Result, compare, single
 from ..rounds import Contender, measure, rates
-from .contenders import CHUNK_IMAGES, PreparedSamples
+from .contenders import PreparedSamples
 
 _TIMES: Final = 5  # synthetic images, and crops, for each real one: more reduce the noise
 

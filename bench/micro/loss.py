@@ -35,6 +35,7 @@ from feeder.plan.recipe import Recipe
 from feeder.sample.reader import SampleReader
 
 from ..data.material import source_or_synthetic
+from ..fetcher import CHUNK_IMAGES
 from ..machine import choose_core, describe_machine, pinned_to
 from ..report import (
     RATE,
@@ -47,7 +48,7 @@ from ..report import (
     summarise,
 )
 from ..rounds import measure, rates
-from .contenders import CHUNK_IMAGES, Filling, PreparedSamples
+from .contenders import Filling, PreparedSamples
 from .readers import psnr_db
 
 LOSSLESS: Final = "lossless"

@@ -86,25 +86,23 @@ def why_missing(name: str, folder: Path) -> str | None:
 
 
 def _install_system_packages(packages: Sequence[str]) -> None:
-    """Install missing packages with apt if possible; otherwise print the command."""
-    query = ("dpkg-query", "-W", "-f", "${Status}")
-    if shutil.which(query[0]):
-        packages = [
-            package
-            for package in packages
-            if b" installed"
-            not in subprocess.run((*query, package), capture_output=True, check=False).stdout
-        ]
-    if not packages:
-        return
-    if os.geteuid() != 0 or shutil.which("apt-get") is None:
-        print(f"peers: these may be needed first: sudo apt-get install {' '.join(packages)}")
-        return
-    print(f"peers: installing system packages: {' '.join(packages)}", flush=True)
-    environ = os.environ | {"DEBIAN_FRONTEND": "noninteractive"}
-    install = ("install", "-y", "-qq", "--no-install-recommends", *packages)
-    for command in (("update", "-qq"), install):
-        subprocess.run(("apt-get", *command), env=environ, stdout=subprocess.DEVNULL, check=False)
+    """Install missing packages with apt as root; otherwise print the command."""
+    missing = []
+    for package in packages if shutil.which("dpkg-query") else ():
+        query = ("dpkg-query", "-W", "-f", "${Status}", package)
+        done = subprocess.run(query, capture_output=True, check=False)
+        if b" installed" not in done.stdout:
+            missing.append(package)
+    if missing and os.geteuid() != 0:
+        print(f"peers: these may be needed first: sudo apt-get install {' '.join(missing)}")
+    elif missing:
+        print(f"peers: installing system packages: {' '.join(missing)}", flush=True)
+        environ = os.environ | {"DEBIAN_FRONTEND": "noninteractive"}
+        install = ("install", "-y", "-qq", "--no-install-recommends", *missing)
+        for command in (("update", "-qq"), install):
+            subprocess.run(
+                ("apt-get", *command), env=environ, stdout=subprocess.DEVNULL, check=False
+            )
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -26,13 +26,11 @@ import numpy as np
 from feeder.dataset.opened import Dataset
 from feeder.errors import ConfigError, DatasetError
 from feeder.jpeg.libraries import check_libraries, tune_allocator
-from feeder.plan.epoch import EpochPlan
 from feeder.plan.recipe import Recipe
-from feeder.sample.reader import SampleReader
 
 from ..daemon import Daemon, running_daemon
 from ..data.material import dataset_or_synthetic
-from ..fetcher import BatchFetcher, ClientProcess, await_open
+from ..fetcher import BatchFetcher, ClientProcess, LocalBatches, await_open
 from ..footprint import status_bytes
 from ..machine import choose_cores, describe_machine, pinned_to
 from ..report import Report, Result, single
@@ -43,7 +41,7 @@ from .handover import measure_handover
 from .security import measure_security
 from .stream_report import StreamReport
 from .streams import UNCACHED, Delivered, doublings, fetch_by, fetch_here, stream_rows
-from .transport import CHUNK_IMAGES, measure_transport
+from .transport import measure_transport
 
 BATCH_SIZE: Final = 256
 
@@ -63,14 +61,17 @@ def run(arguments: argparse.Namespace) -> Report:
             raise ConfigError("--plot draws rates: leave --calls out, or --plot")
         return count_calls(arguments)
     worker_core, client_core = choose_cores(arguments.core)
-    cores = sorted({worker_core, client_core})
+    of_cores = {"worker_core": worker_core, "client_core": client_core}
+    cores = sorted(set(of_cores.values()))
     results: list[Result] = []
     with dataset_or_synthetic(arguments.dataset, images=arguments.images) as path:
         machine = describe_machine({"worker": worker_core, "client": client_core})
         check_libraries()
         tune_allocator()
         with Dataset.open(path) as dataset:
-            local = _Local(dataset, worker_core)
+            batch_size = min(BATCH_SIZE, dataset.layout.samples)
+            recipe = Recipe.for_split("train", batch_size=batch_size)
+            local = LocalBatches(dataset, recipe)
             for workers in range(1, len(cores) + 1):
                 daemon_cores = [worker_core] if workers == 1 else cores
                 with (
@@ -79,13 +80,12 @@ def run(arguments: argparse.Namespace) -> Report:
                         path, workers=workers, cores=daemon_cores, options=UNCACHED
                     ) as daemon,
                 ):
-                    rows = _measure(daemon, local, arguments, client_core)
+                    rows = _measure(daemon, local, arguments, **of_cores)
                 results += [row_beside(workers, row) for row in rows]
-        rounds, batches, batch_size = arguments.rounds, arguments.batches, local.recipe.batch_size
-        of_cores = {"worker_core": worker_core, "client_core": client_core}
+        rounds, batches = arguments.rounds, arguments.batches
         many = _TRANSPORT_BATCHES * batches
-        results += measure_transport(path, local.recipe, rounds=rounds, batches=many, **of_cores)
-        results += measure_security(path, local.recipe, rounds=rounds, batches=batches, **of_cores)
+        results += measure_transport(path, recipe, rounds=rounds, batches=many, **of_cores)
+        results += measure_security(path, recipe, rounds=rounds, batches=batches, **of_cores)
     measured = {
         "rounds": rounds,
         "batches": batches,
@@ -111,43 +111,13 @@ def row_beside(workers: int, row: Result) -> Result:
     )
 
 
-class _Local:
-    """Makes batches in this process as a worker would, on its core."""
-
-    def __init__(self, dataset: Dataset, core: int) -> None:
-        self.recipe = Recipe.for_split("train", batch_size=min(BATCH_SIZE, dataset.layout.samples))
-        self.path = dataset.path
-        self._layout = dataset.layout
-        self._core = core
-        self._reader = SampleReader(dataset, self.recipe)
-        size, rows = self.recipe.image_size, self.recipe.batch_size
-        self.pixels = np.empty((rows, size, size, 3), np.int8)  # of the last batch
-        self._labels = np.empty(rows, np.int64)
-        self._epoch_batches = self._plan(0).batches
-
-    def make(self, first: int, end: int) -> None:
-        """Make the batches first .. end - 1, counted through the epochs."""
-        with pinned_to(self._core):
-            for number in range(first, end):
-                epoch, index = divmod(number, self._epoch_batches)
-                plan = self._plan(epoch)
-                for start in range(0, self.recipe.batch_size, CHUNK_IMAGES):
-                    sample_ids = plan.samples(index, start, CHUNK_IMAGES)
-                    rows = slice(start, start + len(sample_ids))
-                    self._reader.fill(
-                        sample_ids,
-                        seed=0,
-                        epoch=epoch,
-                        pixels=self.pixels[rows],
-                        labels=self._labels[rows],
-                    )
-
-    def _plan(self, epoch: int) -> EpochPlan:
-        return self.recipe.plan_epoch(self._layout, seed=0, epoch=epoch)
-
-
 def _measure(
-    daemon: Daemon, local: _Local, arguments: argparse.Namespace, client_core: int
+    daemon: Daemon,
+    local: LocalBatches,
+    arguments: argparse.Namespace,
+    *,
+    worker_core: int,
+    client_core: int,
 ) -> list[Result]:
     began_s = time.monotonic()
     with ExitStack() as sessions:
@@ -159,10 +129,10 @@ def _measure(
         lent = open_session(daemon.ipc)
         served = next(lent.fetch()).pixels.copy()
         first_batch_s = time.monotonic() - began_s
-        local.make(0, 1)
+        local.make(0)
         if not np.array_equal(served, local.pixels):
             raise DatasetError(
-                f"the daemon's batch 0 of {local.path} differs from the one made here: "
+                f"the daemon's batch 0 of {local.dataset.path} differs from the one made here: "
                 "report this with both versions"
             )
         copied = open_session(daemon.ipc, share_memory=False)
@@ -182,7 +152,7 @@ def _measure(
             await_open(clients)
             for count in doublings(most)[1:]:
                 streams[f"{transport}-{count}-clients"] = partial(fetch_by, clients[:count])
-        results = _run_rounds(daemon, local, streams, arguments)
+        results = _run_rounds(daemon, local, worker_core, streams, arguments)
         results += measure_handover(lent, copied, daemon.ipc)
         worker = daemon.find("feeder.worker").pid  # its slots, which exist once, do not count
         own_bytes = sum(status_bytes(worker, field) for field in ("RssAnon", "RssFile"))
@@ -197,7 +167,11 @@ def _measure(
 
 
 def _run_rounds(
-    daemon: Daemon, local: _Local, streams: dict[str, _Stream], arguments: argparse.Namespace
+    daemon: Daemon,
+    local: LocalBatches,
+    worker_core: int,
+    streams: dict[str, _Stream],
+    arguments: argparse.Namespace,
 ) -> list[Result]:
     batches, first = arguments.batches, 0
     delivered: dict[str, list[Delivered]] = {name: [] for name in streams}
@@ -213,10 +187,13 @@ def _run_rounds(
         nonlocal first  # the same batches for each contender, others in each round
         first += batches
 
-    contenders: dict[str, Contender] = {
-        "sample/whole": lambda _first, _end: local.make(first, first + batches),
-        **{name: partial(stream, name) for name in streams},
-    }
+    def make_here(_first: int, _end: int) -> None:
+        with pinned_to(worker_core):
+            for number in range(first, first + batches):
+                local.make(number)
+
+    contenders: dict[str, Contender] = {"sample/whole": make_here}
+    contenders |= {name: partial(stream, name) for name in streams}
     taken = measure(
         contenders,
         rounds=arguments.rounds,

@@ -31,13 +31,12 @@ from feeder.security.crypto_library import find_crypto_library
 from feeder.security.keys import ClientKeys, SecretKey, format_public_key, format_secret_key
 
 from ..daemon import running_daemon
-from ..fetcher import BatchFetcher
+from ..fetcher import CHUNK_IMAGES, BatchFetcher
 from ..line_process import LineProcess
 from ..machine import pinned_to
 from ..report import RATE, Result, compare, single
 from ..rounds import Contender, measure, rates
 from .streams import UNCACHED, beside
-from .transport import CHUNK_IMAGES
 
 _BOX_BYTES: Final = CHUNK_IMAGES * 224 * 224 * 3  # a chunk
 _BOX_OVERHEAD_BYTES: Final = 16

@@ -27,7 +27,6 @@ import numpy as np
 import zmq
 from numpy.typing import NDArray
 
-from feeder.daemon.config import ServeConfig
 from feeder.errors import PeerError
 from feeder.plan.recipe import Recipe
 from feeder.process.child import die_with_parent, python_command
@@ -36,14 +35,13 @@ from feeder.wire.slot_layout import SlotLayout
 from feeder.worker.slot_memory import SlotMemory
 
 from ..daemon import free_port, running_daemon, sitecustomize
-from ..fetcher import BatchFetcher
+from ..fetcher import CHUNK_IMAGES, BatchFetcher
 from ..line_process import LineProcess
 from ..machine import pinned_to
 from ..report import Result, compare
 from ..rounds import Contender, measure, rates
 from .streams import UNCACHED
 
-CHUNK_IMAGES: Final = ServeConfig().chunk_images
 IMAGE_SIZE: Final = 224
 WINDOW: Final = 4
 _TIMEOUT_S: Final = 30.0

@@ -10,38 +10,25 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-import numpy as np
-from protocol import SIZE_PX, Pixels, Work, serve, serve_turns
+from protocol import Pixels, Work, serve, serve_turns
 
 from feeder.bench.daemon import DATASET_NAME, running_daemon
-from feeder.bench.fetcher import BatchFetcher
-from feeder.daemon.config import ServeConfig
+from feeder.bench.fetcher import BatchFetcher, LocalBatches
 from feeder.dataset.opened import Dataset
 from feeder.jpeg.libraries import check_libraries, library_versions, tune_allocator
 from feeder.plan.recipe import Recipe
-from feeder.sample.reader import SampleReader
 
-_CHUNK_IMAGES = ServeConfig().chunk_images
 _LONG_LEASE = ("--lease-s", "3600")
 
 
 def _read(work: Work, recipe: Recipe) -> Iterator[Pixels]:
     check_libraries()
     tune_allocator()
-    pixels = np.empty((work.batch, SIZE_PX, SIZE_PX, 3), np.int8)
-    labels = np.empty(work.batch, np.int64)
     with Dataset.open(Path(work.dataset)) as dataset:
-        reader = SampleReader(dataset, recipe)
-        for epoch in itertools.count():
-            plan = recipe.plan_epoch(dataset.layout, seed=0, epoch=epoch)
-            for index in range(plan.batches):
-                for first in range(0, work.batch, _CHUNK_IMAGES):
-                    sample_ids = plan.samples(index, first, _CHUNK_IMAGES)
-                    rows = slice(first, first + len(sample_ids))
-                    reader.fill(
-                        sample_ids, seed=0, epoch=epoch, pixels=pixels[rows], labels=labels[rows]
-                    )
-                yield pixels
+        local = LocalBatches(dataset, recipe)
+        for number in itertools.count():
+            local.make(number)
+            yield local.pixels
 
 
 def _serve_daemon(work: Work, recipe: Recipe, versions: dict[str, str]) -> None:
