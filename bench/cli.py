@@ -4,6 +4,7 @@ A process of its own begins in ``bench.__main__``.
 """
 
 import argparse
+import os
 import sys
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -19,6 +20,7 @@ from . import compare
 from .chaos import run as chaos
 from .cluster import run as cluster
 from .data import synthetic
+from .data.synthetic_image import MAX_CLASSES
 from .gpu import run as gpu
 from .micro import decode, kernels, likeness, loss
 from .pack import run as pack
@@ -39,6 +41,7 @@ _NUMBERS: Final = {
     "batches": "batches in a round",
     "stream batches": "batches of 256 images in a round",
     "calm": "seconds without faults before them, and after them",
+    "classes": f"classes to make, {MAX_CLASSES} at most",
     "clients": "clients at a time, at most",
     "chaos clients": "ranks, alternately over ipc and over tcp behind a proxy",
     "crops": "crops in a round",
@@ -51,6 +54,7 @@ _NUMBERS: Final = {
     "image-size": "side of an image in pixels",
     "images": "images to measure with, or to make",
     "normalise images": "images in a batch",
+    "jobs": "processes",
     "lease": "seconds of silence after which the daemon ends a session, for --soak",
     "minutes": "minutes of faults",
     "nodes": "feeders, of one node process with one worker each",
@@ -84,7 +88,7 @@ _OPTIONS: Final[dict[str, dict[str, Any]]] = {
         "metavar": "N",
         "type": int,
         "default": 0,
-        "help": "seed of the order of faults (default: 0)",
+        "help": "seed of the order of faults, or of the images (default: 0)",
     },
     "cores": {
         "choices": ("one", "all", "both"),
@@ -118,6 +122,7 @@ _INPUTS: Final[dict[str, dict[str, Any]]] = {
         "help": "folder of classes with images (default: synthetic ImageNet, made for the run)",
     },
     "SRC": {"help": "folder of classes with images"},
+    "DST": {"help": "folder to make"},
 }
 
 
@@ -202,7 +207,8 @@ def build_parser() -> argparse.ArgumentParser:
     sizes = {"images": 2000, "rounds": 5, "deadline": 600.0}
     add("pack", pack.run, "[SRC] json core kinds environments", what, **sizes)
     what = "write synthetic ImageNet, as folders of JPEGs"
-    synthetic.add_arguments(add("synthetic", synthetic.run, "", what))
+    jobs = len(os.sched_getaffinity(0))
+    add("synthetic", synthetic.run, "DST seed", what, images=1000, classes=10, jobs=jobs)
     return parser
 
 

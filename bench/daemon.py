@@ -80,10 +80,7 @@ class DaemonProcess:
         raise PeerError(f"a feeder has no process of {module}: {self.last_log_line()}")
 
     def find_line(self, pattern: str, timeout_s: float) -> str | None:
-        """Return the first line of the log that matches, once it is there.
-
-        None when it is not there in time, or the log ends without it.
-        """
+        """Return the first line of the log that matches; None if it does not come in time."""
 
         def found() -> str | None:
             return next((line for line in self.lines if re.search(pattern, line)), None)
@@ -159,10 +156,7 @@ class Daemon(DaemonProcess):
         workers: int,
         options: Sequence[str] = (),
     ) -> None:
-        """Start it; returns when it is ready, raises as ``await_ready``.
-
-        ``options`` are further arguments; where one is given twice, the later counts.
-        """
+        """Start it and await that it is ready; of ``options`` given twice, the later counts."""
         self.ipc = ipc
         self.tcp = tcp
         self._dataset = dataset
@@ -183,10 +177,7 @@ class Daemon(DaemonProcess):
         return busy_s(process.pid for process in self.processes())
 
     def idle_percent(self, idle_s: float, wait: Callable[[float], None] = time.sleep) -> float:
-        """Return the CPU time that it uses without requests, in percent of a core.
-
-        ``wait`` lets ``idle_s`` pass, or a little more.
-        """
+        """Return its CPU time without requests, in percent of a core, while ``wait`` waits."""
         began_s, busy_before_s = time.monotonic(), self.busy_s()
         wait(idle_s)
         return 100 * (self.busy_s() - busy_before_s) / (time.monotonic() - began_s)

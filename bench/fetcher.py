@@ -182,10 +182,7 @@ class ClientProcess(LineProcess):
         self.write_line(f"{first} {count}")
 
     def read(self) -> list[list[str]]:
-        """Return the words of the lines since the last call, without waiting.
-
-        PeerError when it has ended by itself.
-        """
+        """Return the words of each line so far, without waiting; PeerError when it has ended."""
         lines = self.read_lines()
         if lines is None:
             raise PeerError(
@@ -212,10 +209,7 @@ def await_open(clients: Sequence[ClientProcess]) -> None:
 def read_clients(
     selector: selectors.BaseSelector, until_s: float
 ) -> Iterator[tuple[ClientProcess, list[str]]]:
-    """Yield the words of each line from the clients, waiting for a line until ``until_s``.
-
-    PeerError when a client has ended by itself.
-    """
+    """Yield the words of each line until ``until_s``; PeerError when a client has ended."""
     for key, _ in selector.select(max(0.0, until_s - time.monotonic())):
         client = key.fileobj
         assert isinstance(client, ClientProcess)

@@ -9,46 +9,12 @@ import contextlib
 import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final
 
 import psutil
 
-_MIB: Final = 2**20
 _ANONYMOUS: Final = "/memfd:"
 _BLOCK_BYTES: Final = 512  # of st_blocks, whatever the file system's are
-
-
-class Footprint(NamedTuple):
-    """Memory and descriptors of one process."""
-
-    rss_bytes: int
-    pss_bytes: int
-    own_bytes: int  # PSS without shared memory
-    fds: int
-    shared_files: dict[tuple[str, int, int], int]
-    """Bytes in memory of each anonymous file that it has open.
-
-    The keys are its memfd name without "feeder-", device and inode.
-    """
-
-
-def read_footprint(pid: int) -> Footprint:
-    """Read it from /proc; OSError when the process is gone."""
-    lines = Path(f"/proc/{pid}/smaps_rollup").read_text("utf-8", "replace").splitlines()[1:]
-    fields = dict(line.split(":", 1) for line in lines)
-    rss, pss, shared = (int(fields[key].split()[0]) * 1024 for key in ("Rss", "Pss", "Pss_Shmem"))
-    names = os.listdir(f"/proc/{pid}/fd")
-    files: dict[tuple[str, int, int], int] = {}
-    for name in names:
-        try:
-            target = os.readlink(f"/proc/{pid}/fd/{name}")
-            if target.startswith(_ANONYMOUS):
-                status = os.stat(f"/proc/{pid}/fd/{name}")
-                purpose = target.removeprefix(_ANONYMOUS).split(" ")[0].removeprefix("feeder-")
-                files[purpose, status.st_dev, status.st_ino] = status.st_blocks * _BLOCK_BYTES
-        except FileNotFoundError:
-            continue  # closed meanwhile
-    return Footprint(rss, pss, pss - shared, len(names), files)
 
 
 def measure_footprints(processes: Sequence[psutil.Process]) -> dict[str, float]:
@@ -62,22 +28,36 @@ def measure_footprints(processes: Sequence[psutil.Process]) -> dict[str, float]:
     files: dict[tuple[str, int, int], int] = {}
     counts = {"worker": 0, "node": 0}
     for process in processes:
-        role = "supervisor"
+        role, pid = "supervisor", process.pid
         if process is not processes[0]:
             kind = "worker" if "feeder.worker" in process.cmdline() else "node"
             counts[kind] += 1
             role = f"{kind}-{counts[kind]}"
-        footprint = read_footprint(process.pid)
-        files |= footprint.shared_files
-        values[f"memory/{role}"] = footprint.own_bytes / _MIB
-        values[f"pss/{role}"] = footprint.pss_bytes / _MIB
-        values[f"rss/{role}"] = footprint.rss_bytes / _MIB
-        values[f"fds/{role}"] = footprint.fds
+        lines = Path(f"/proc/{pid}/smaps_rollup").read_text("utf-8", "replace").splitlines()[1:]
+        kib = {name: int(size.split()[0]) for name, size in (line.split(":") for line in lines)}
+        values[f"memory/{role}"] = (kib["Pss"] - kib["Pss_Shmem"]) / 1024
+        values[f"pss/{role}"] = kib["Pss"] / 1024
+        values[f"rss/{role}"] = kib["Rss"] / 1024
+        values[f"fds/{role}"] = len(os.listdir(f"/proc/{pid}/fd"))
+        files |= _shared_files(pid)
     shared = {"shared-memory/slots": 0.0}
     for (purpose, _, _), size_bytes in files.items():
         name = f"shared-memory/{purpose}"
-        shared[name] = shared.get(name, 0.0) + size_bytes / _MIB
+        shared[name] = shared.get(name, 0.0) + size_bytes / 2**20
     return shared | values
+
+
+def _shared_files(pid: int) -> dict[tuple[str, int, int], int]:
+    """Return the bytes in memory of each memfd, by its name without "feeder-", device and inode."""
+    files: dict[tuple[str, int, int], int] = {}
+    for link in Path(f"/proc/{pid}/fd").iterdir():
+        with contextlib.suppress(FileNotFoundError):  # closed meanwhile
+            target = os.readlink(link)
+            if target.startswith(_ANONYMOUS):
+                status = link.stat()
+                purpose = target.removeprefix(_ANONYMOUS).split(" ")[0].removeprefix("feeder-")
+                files[purpose, status.st_dev, status.st_ino] = status.st_blocks * _BLOCK_BYTES
+    return files
 
 
 def family(pid: int) -> list[psutil.Process]:

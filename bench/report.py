@@ -1,17 +1,7 @@
 """The results of a bench: the JSON that every bench writes, and its table.
 
-    {"bench": "decode",
-     "machine": {…},                       see bench.machine
-     "measured": {"rounds": 9, …},         how much was measured; not every bench has entries
-     "results": [{"name", "value", "unit", "min", "max",
-                  "baseline", "ratio", "ratio_low", "ratio_high"}, …]}
-
-``value`` is the median over the rounds, ``min`` and ``max`` are their spread. ``ratio`` is the
-median over the rounds of this row's value divided by the value of the row named ``baseline`` in the
-same round, so that a temporary slowdown of the machine affects both; both are null in rows without
-a baseline. ``ratio_low`` and ``ratio_high`` bound the noise: the interval that holds the true
-median ratio with 90 % confidence or more (``median_interval``); a difference is within the noise if
-it holds 1. Names and units stay the same from version to version.
+``bench/README.md`` ("Reading a row") describes both. Names and units stay the same from version to
+version.
 """
 
 import itertools
@@ -153,10 +143,7 @@ def summarise(
     baseline: str | None = None,
     baseline_values: Sequence[float] = (),
 ) -> Result:
-    """Return the row of a contender with ``values``, one a round.
-
-    ``baseline_values`` are the values of the row ``baseline`` in the same rounds.
-    """
+    """Return the row of ``values``, one a round; ``baseline_values`` are of the same rounds."""
     ratio, low, high = None, None, None
     if baseline is not None:
         ratios = [value / base for value, base in zip(values, baseline_values, strict=True)]

@@ -70,10 +70,7 @@ class Run:
     leaks: Sequence[str]  # what was not given back in the end
 
     def gaps_s(self, since_s: float, until_s: float) -> list[float]:
-        """Return the waits for a batch that overlap a span of time, of all clients.
-
-        Those in which the client itself was killed are left out.
-        """
+        """Return all clients' waits in a span of time, but those in which the client was killed."""
         return [
             after.at_s - before.at_s
             for rank, arrivals in enumerate(self.arrivals)
@@ -120,10 +117,7 @@ def draw_faults(seed: int, *, feeders: int, clients: int) -> Iterator[Fault]:
 def check_arrivals(
     arrivals: Sequence[BatchLine], orders: ClientOrders, digests: Mapping[BatchKey, str]
 ) -> Counter[str]:
-    """Compare the batches of a rank, in order of arrival, with its schedule and their hashes.
-
-    Returns how many were "lost", "repeated" and "different": of other bytes or of another rank.
-    """
+    """Count the batches of a rank that are "lost", "repeated", or of "different" bytes or rank."""
     wrong = Counter[str]()
     due = 0
     for arrival in arrivals:

@@ -86,10 +86,7 @@ def run(arguments: argparse.Namespace) -> ChaosReport:
 
 
 def _plan_schedule(path: Path, arguments: argparse.Namespace) -> tuple[int, int]:
-    """Return each rank's steps in an epoch, and the epochs before they repeat.
-
-    ConfigError where the dataset has too few batches.
-    """
+    """Return each rank's steps in an epoch, and the epochs before they repeat; ConfigError."""
     recipe = Recipe.for_split("train", batch_size=arguments.batch_size)
     with Dataset.open(path) as dataset:
         batches = recipe.plan_epoch(dataset.layout, seed=0, epoch=0).batches

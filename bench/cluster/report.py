@@ -115,14 +115,13 @@ class ClusterReport(JudgedReport):
         if self.compared:
             rate = max(abs(each.difference) for each in self.compared)
             by_owner = [each for each in self.compared if not each.any_node]
-            owner = max(100 * abs(each.model_owner - each.real_owner) for each in by_owner)
-            costs = [f"{100 * find_cost(self.compared, window):.1f}" for window in WINDOWS]
+            owner = max(abs(each.model_owner - each.real_owner) for each in by_owner)
+            cost = max(find_cost(self.compared, window) for window in WINDOWS)
             sentences.append(
-                f"In {len(self.compared)} settings of real daemons the model's throughput is off "
-                f"by {100 * rate:.1f} % at most ({100 * THROUGHPUT_MAX:.0f} are allowed), its "
-                f"owner share by {owner:.1f} points ({100 * OWNER_MAX:.0f}). Against asking any "
-                f"node, {LOSS_DAEMONS} real daemons lose {', '.join(costs)} % of the throughput "
-                f"with windows of {', '.join(map(str, WINDOWS))} ({100 * LOSS_MAX:.0f} is allowed)."
+                f"In {len(self.compared)} settings of real daemons, the model's throughput is off "
+                f"by {rate:.1%} at most ({THROUGHPUT_MAX:.0%} is allowed), its owner share by "
+                f"{100 * owner:.1f} points ({100 * OWNER_MAX:.0f}), and ownership costs "
+                f"{LOSS_DAEMONS} daemons {cost:.1%} at most ({LOSS_MAX:.0%})."
             )
         return sentences
 

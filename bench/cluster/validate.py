@@ -245,10 +245,7 @@ def find_cost(results: Sequence[Compared], window: int) -> float:
 def _measure(
     dataset: Path, cluster: Cluster, seconds: float, *, is_one_killed: bool = False
 ) -> Measured:
-    """Run daemons and ranks for ``seconds`` after their queues are full.
-
-    Then, if one is to be killed, for _AFTER_KILL_S without it.
-    """
+    """Run daemons and ranks ``seconds`` with full queues, then _AFTER_KILL_S with one killed."""
     with ExitStack() as stack:
         cores = os.sched_getaffinity(0)
         options = ("--chunk-images", str(cluster.chunk_images))

@@ -7,7 +7,6 @@ the pictures. Several processes are those that pack (``feeder.pack.task_pool``).
 """
 
 import argparse
-import os
 import shutil
 import tempfile
 from collections.abc import Callable
@@ -93,21 +92,12 @@ def write_synthetic(
             shutil.rmtree(staging, ignore_errors=True)
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("destination", type=Path, metavar="DST", help="folder to make")
-    parser.add_argument("--images", type=int, default=1000, help="how many (default 1000)")
-    parser.add_argument("--classes", type=int, default=10, help=f"1 to {MAX_CLASSES} (default 10)")
-    parser.add_argument("--seed", type=int, default=0, help="another seed, other images")
-    cores = len(os.sched_getaffinity(0))
-    parser.add_argument("--jobs", type=int, default=cores, help="processes (default: the cores)")
-
-
 def run(arguments: argparse.Namespace) -> str:
     write_synthetic(
-        arguments.destination,
+        arguments.dataset,
         images=arguments.images,
         classes=arguments.classes,
         seed=arguments.seed,
         jobs=arguments.jobs,
     )
-    return f"{arguments.images} images of {arguments.classes} classes in {arguments.destination}\n"
+    return f"{arguments.images} images of {arguments.classes} classes in {arguments.dataset}\n"

@@ -37,10 +37,7 @@ Work = Callable[[], object]
 
 
 def open_device(name: str | None) -> torch.device:
-    """Return the device of this name, by default CUDA's if there is one, and make it current.
-
-    Raises ConfigError when it cannot be used here.
-    """
+    """Return the device of this name, else CUDA's, made current; ConfigError if unusable."""
     try:
         device = resolve_device(name)
         if device.type not in _TYPES:
@@ -84,10 +81,7 @@ class DeviceClock:
         return self._seconds
 
     def run(self, work: Work, *, is_queued: bool = False) -> None:
-        """Do ``work`` and count the time until the device has done it.
-
-        ``is_queued`` leaves out the time that the host takes to start the work.
-        """
+        """Time ``work`` on the device; ``is_queued`` leaves out the host's time to start it."""
         if self._device.type == "cpu":
             began_s = time.perf_counter()
             work()
@@ -113,10 +107,7 @@ class DeviceClock:
 def time_in_turns(
     contenders: Mapping[str, Callable[[int], object]], subject: Subject
 ) -> dict[str, list[float]]:
-    """Return the seconds of one call of each contender, one value a round.
-
-    A contender is called _REPEATS times in a turn, with the number of the call.
-    """
+    """Return the seconds of a call of each contender, which gets its number, one value a round."""
     clock = subject.clock
 
     def take_turn(work: Callable[[int], object], first: int, end: int) -> None:

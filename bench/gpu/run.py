@@ -169,10 +169,7 @@ def _choose_sizes(arguments: argparse.Namespace, device_type: str) -> Sizes:
 
 
 def _start_feeder(stack: ExitStack, given: Path | None, sizes: Sizes, workers: int) -> str:
-    """Start a daemon that ``stack`` ends, and return its endpoint.
-
-    It has no decoded cache, which a real dataset would not fit in.
-    """
+    """Start a daemon without a decoded cache, as large datasets have none; return its endpoint."""
     if given is None and sizes.images < sizes.batch_size:
         raise ConfigError(
             f"--images {sizes.images} are fewer than a batch of {sizes.batch_size}: make more"

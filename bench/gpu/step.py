@@ -91,10 +91,7 @@ def make_resident_batch(sizes: Sizes, device: torch.device, dtype: torch.dtype) 
 
 
 def _run(loader: FeederLoader, resident: Pair, subject: Subject) -> dict[str, list[float]]:
-    """Return the seconds of a step on the resident batch, fed, and of taking batches alone.
-
-    Also, of these when fed, the loader's "wait".
-    """
+    """Return the seconds of a "resident", "fed" and "alone" step, and the fed loader's "wait"."""
     steps, step = subject.sizes.steps, make_step(subject.sizes.model, subject.device)
     batches = itertools.chain.from_iterable(itertools.repeat(loader))
     waited_s = 0.0  # by the loader in the timed steps of the present round, when fed

@@ -38,10 +38,7 @@ def measure_classes(
     rounds: int,
     decoder: Decoder,
 ) -> list[Result]:
-    """Return the rows ``…/CLASS`` of each class that has FEWEST images.
-
-    ``decoder`` is that of ``sample/whole/CLASS``.
-    """
+    """Return the rows of classes that have FEWEST images; ``decoder`` is of ``sample/whole/…``."""
     results: list[Result] = []
     for name, members in _classes(dataset, sample_ids):
         ids = sample_ids[members]

@@ -192,10 +192,7 @@ class PreparedSamples(Filling):
             self._decode(np.frombuffer(jpeg, np.uint8), *tiles.window[-2:], tiles.scale)
 
     def decode_coefficients(self, first: int, end: int) -> None:
-        """Decode the same tiles at 1/8: all coefficients are read, hardly anything is transformed.
-
-        4:2:2 is decoded at 1/4, the least that our decoder does not leave to TurboJPEG.
-        """
+        """Decode the same tiles at 1/8, 4:2:2 at 1/4: coefficients are read, hardly transformed."""
         for row in range(first, end):
             scale = 4 if self.subsamplings[row] == Subsampling.S422 else 8
             self._decode_own(self.blobs[row], self._tiles[row].window, scale)

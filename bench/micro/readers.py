@@ -127,10 +127,7 @@ class CachedReaders:
 
 
 class StageTimes:
-    """The stages of readers, and their limits.
-
-    ``note`` is called before and after each round, in which ``measure_limits`` is a contender.
-    """
+    """The stages of readers, and their limits; ``note`` is called before and after each round."""
 
     def __init__(
         self,

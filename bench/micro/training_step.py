@@ -1,12 +1,5 @@
 """A training step on one core: its speed and its memory, by the ways to need less memory.
 
-    step/plain          forward and backward pass of the whole batch, and the update
-    step/recompute      the same with recomputation at every block (``trainer_client.reference``)
-    step/accumulate-N   the gradients of N micro-batches added up, then one update
-    memory/…            the most memory that such a step needs above what is resident before it
-    memory/resident     what is resident before ``memory/plain``: the process, weights and momentum
-    process/…           how far the process of ``step/…`` has grown since its start
-
 Each row has a process of its own, pinned to the core, with one thread. Steps take turns and are
 timed in CPU time, as in ``loaders``. Gradients are freed between steps, so they are part of the
 memory of each. For ``memory`` the allocator returns each large block as soon as it is freed, which

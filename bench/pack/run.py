@@ -9,12 +9,6 @@ where ``make peers`` has made their environments.
 Feeder's time is the wall time of the command, from before its process is started until it has
 ended: imports, the worker's start, listing, spilling and publishing included. It is split by when
 lines arrive on its standard error.
-
-    pack/KIND                     images/s of the command; ratio: to the folder's in the same round
-    pack/KIND/cpu                 the same per second of CPU time
-    pack/KIND/list, pack, publish seconds of the command
-    pack/KIND/source, size        MB of the source; of the dataset, ratio: to the folder's source
-    writer/NAME, /cpu, /size      the same of other formats
 """
 
 import argparse
@@ -210,10 +204,7 @@ def _ratio_of(row: Result) -> str:
 def build_results(
     turns: Mapping[str, Sequence[Turn]], *, images: int, source_bytes: Mapping[str, int]
 ) -> list[Result]:
-    """Return the rows, given each contender's turns, one a round; the first is the baseline.
-
-    Sizes are compared with the baseline's source, the images' own bytes.
-    """
+    """Return the rows of all turns, the first contender's as baseline; sizes to its source's."""
     rates, cpu_rates = {}, {}
     for name, taken in turns.items():
         rates[name] = [images / turn.seconds for turn in taken]

@@ -81,10 +81,7 @@ def _sniff(path: Path) -> object:
 
 
 def write_source(kind: str, material: PackMaterial) -> Path:
-    """Write ``material`` as ``kind`` and return the source to pack.
-
-    Raises ModuleNotFoundError where its library is missing.
-    """
+    """Write ``material`` as ``kind``; ModuleNotFoundError where its library is missing."""
     if kind == FOLDER:
         return material.source
     folder = material.folder / kind

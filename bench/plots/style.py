@@ -65,9 +65,9 @@ def bars(
     text_x: int | None = None,
     **axis: Any,
 ) -> Chart:
-    """Draw horizontal bars: rows have "name", what ``bounds`` returns, and the "text" beside it.
+    """Draw a bar for each row, which has "name", ``bounds``, and "text" at its end or ``text_x``.
 
-    The axis ends at ``room`` times the longest. The text is at the bar's end, or at ``text_x``.
+    The axis ends at ``room`` times the longest.
     """
     rows = [{**row, "end": row.get("max", row["value"])} for row in rows]
     names = alt.Axis(**{"labelLimit": 250, "ticks": False, "labelPadding": 5, **axis})

@@ -4,10 +4,7 @@ The JSON has one more key than the other benches':
 
      "contenders": [{"name", "versions": {…}, "quality": {…}, "antialiased", "ours", "missing"}, …]
 
-``missing`` is null, or why this contender has no rate: it is not installed, or it failed. Rows
-called ``cpu/…`` are the same turns per second of CPU time, which a busy machine distorts less.
-``ratio`` is, as in all benches, the row's rate over that of ``baseline`` in the same round, so a
-rival's is below 1 where we are ahead; the table shows the inverse, "feeder is … ×".
+``missing`` is null, or why this contender has no rate: it is not installed, or it failed.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -97,10 +94,7 @@ def build_results(
     *,
     unit: str = RATE,
 ) -> list[Result]:
-    """Return the rows of one set of cores, given all rates by round; ours, the baseline, first.
-
-    ``unit`` is RATE or CPU_RATE; the rows of the latter are ``cpu/…`` instead of ``peers/…``.
-    """
+    """Return the rows of one set of cores, ours first; those of CPU_RATE are ``cpu/…``."""
     label = _cpu_name if unit == CPU_RATE else str
     values = {label(name): row for name, row in rates.items()}
     base = label(next(each.name for each in contenders if each.ours))

@@ -15,8 +15,9 @@ left out and counted: the bench compares speed.
 import argparse
 import os
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -77,7 +78,10 @@ def run(arguments: argparse.Namespace) -> RivalsReport:
         results: list[Result] = []
         notes: list[ContenderNotes] = []
         for suffix, cores in sets.items():
-            race = _Race(material, arguments, contenders, cores, suffix)
+            rows = {
+                f"{each.name}{suffix}": each for each in contenders if each.all_cores or not suffix
+            }
+            race = _Race(material, arguments, rows, cores)
             turns = race.run()
             notes += race.notes()
             for number, unit in enumerate((RATE, CPU_RATE)):
@@ -89,38 +93,27 @@ def run(arguments: argparse.Namespace) -> RivalsReport:
     )
 
 
+@dataclass(slots=True)
 class _Race:
     """All contenders on one set of cores, from their start to their rates."""
 
-    def __init__(
-        self,
-        material: RivalMaterial,
-        arguments: argparse.Namespace,
-        contenders: Sequence[Contender],
-        cores: frozenset[int],
-        suffix: str,
-    ) -> None:
-        self._material = material
-        self._arguments = arguments
-        self._cores = cores
-        self._contenders = {
-            f"{contender.name}{suffix}": contender
-            for contender in contenders
-            if contender.all_cores or not suffix
-        }
-        self._missing: dict[str, str] = {}
-        self._introductions: dict[str, Introduction] = {}
-        self._running: dict[str, RivalProcess] = {}
+    material: RivalMaterial
+    arguments: argparse.Namespace
+    contenders: Mapping[str, Contender]  # by their rows
+    cores: frozenset[int]
+    missing: dict[str, str] = field(default_factory=dict)
+    introductions: dict[str, Introduction] = field(default_factory=dict)
+    running: dict[str, RivalProcess] = field(default_factory=dict)
 
     def run(self) -> dict[str, list[tuple[float, float]]]:
         """Return the rates of each turn, one a round, of the contenders that did not fail."""
-        turns: dict[str, list[tuple[float, float]]] = {name: [] for name in self._contenders}
-        rounds = self._arguments.rounds
-        images = self._arguments.batches * BATCH_SIZE
+        turns: dict[str, list[tuple[float, float]]] = {name: [] for name in self.contenders}
+        rounds = self.arguments.rounds
+        images = self.arguments.batches * BATCH_SIZE
         with ExitStack() as processes:
             take_turns("starting", [*turns], partial(self._start, processes), self._give_up)
             warm_up = max(images, _WARM_UP_BATCHES * BATCH_SIZE)
-            names, running = [*self._running], self._running
+            names, running = [*self.running], self.running
             take_turns("warming up", names, lambda n: running[n].take_turn(warm_up), self._give_up)
             for number in range(rounds):
                 names = [*running]
@@ -139,25 +132,25 @@ class _Race:
         return [
             ContenderNotes(
                 name=name,
-                versions=self._introductions[name].versions if name in self._running else {},
+                versions=self.introductions[name].versions if name in self.running else {},
                 quality=contender.quality._asdict(),
                 antialiased=contender.antialiased,
                 ours=contender.environment is None,
-                missing=self._missing.get(name),
+                missing=self.missing.get(name),
             )
-            for name, contender in self._contenders.items()
+            for name, contender in self.contenders.items()
         ]
 
     def _give_up(self, name: str, reason: str) -> None:
-        if self._contenders[name].environment is None:
+        if self.contenders[name].environment is None:
             raise ResourceError(f"our own contender {name} {reason}: there is no baseline")
-        self._missing[name] = reason
-        if name in self._running:
-            self._running.pop(name).close()
+        self.missing[name] = reason
+        if name in self.running:
+            self.running.pop(name).close()
 
     def _start(self, processes: ExitStack, name: str) -> None:
-        contender, folder = self._contenders[name], self._arguments.environments.absolute()
-        environment, material = contender.environment, self._material
+        contender, folder = self.contenders[name], self.arguments.environments.absolute()
+        environment, material = contender.environment, self.material
         if environment and (reason := why_missing(environment, folder)):
             raise RivalFailure(reason)
         process = RivalProcess(
@@ -168,17 +161,17 @@ class _Race:
                 "folder": material.folder,
                 "variant": contender.variant,
                 "batch": BATCH_SIZE,
-                "cores": len(self._cores),
+                "cores": len(self.cores),
                 "dataset": material.dataset,
             },
-            cores=self._cores,
+            cores=self.cores,
             log=material.folder / f"{name.replace('/', '-')}.log",
             works_ahead=environment is not None,
-            deadline_s=self._arguments.deadline,
+            deadline_s=self.arguments.deadline,
         )
-        self._running[name] = processes.enter_context(process)
-        self._introductions[name] = introduction = process.introduce()
-        ours = next(iter(self._introductions.values()))
+        self.running[name] = processes.enter_context(process)
+        self.introductions[name] = introduction = process.introduce()
+        ours = next(iter(self.introductions.values()))
         if abs(introduction.mean - ours.mean) > _MEAN_TOLERANCE:
             raise RivalFailure(
                 f"does not deliver these images: its mean level is {introduction.mean:.0f}, ours "
@@ -200,10 +193,7 @@ def choose_contenders(only: str | None) -> list[Contender]:
 
 @contextmanager
 def prepare_material(source: Path | None, *, images: int) -> Iterator[RivalMaterial]:
-    """Yield at least ``images`` images of ``source`` (class folders), or of a synthetic set.
-
-    They are removed afterwards. Raises DatasetError when ``source`` holds none.
-    """
+    """Yield at least ``images`` images, of class folders or synthetic; DatasetError for none."""
     with (
         source_or_synthetic(source, images=min(images, _SYNTHETIC_IMAGES)) as given,
         tempfile.TemporaryDirectory(prefix="feeder-bench-") as name,

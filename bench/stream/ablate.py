@@ -55,10 +55,7 @@ _FULL_AFTER_PASSES: Final = 3  # without another image: a cache admits them grad
 
 
 class Setup(NamedTuple):
-    """A contender: all settings that optimisations change, in the order in which they are added.
-
-    The defaults are those without any.
-    """
+    """All settings that optimisations change, in the order they are added; none by default."""
 
     partial_decode: bool = False
     dct_scaling: bool = False

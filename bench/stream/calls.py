@@ -77,16 +77,11 @@ class CallsReport(Report):
 
 @contextmanager
 def counting_child(module: str) -> Iterator[Callable[[], Calls]]:
-    """Count the calls of the first process within the body that runs ``module``.
-
-    Yields what returns the calls since it was last called; it waits for the process to start.
-    """
+    """Count the calls of the first process of ``module``; yields what returns the new ones."""
     with tempfile.TemporaryDirectory(prefix="feeder-") as folder, ExitStack() as stack:
         path = f"{folder}/calls"
-        listener = stack.enter_context(socket.socket(socket.AF_UNIX))
+        listener = stack.enter_context(socket.create_server(path, family=socket.AF_UNIX))
         listener.settimeout(_TIMEOUT_S)
-        listener.bind(path)
-        listener.listen()
         text = _SITECUSTOMIZE.format(module=module, package=__package__, path=path)
         stack.enter_context(sitecustomize(text))
 

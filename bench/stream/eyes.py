@@ -3,11 +3,6 @@
 A daemon without metrics and one with them take turns with the same batches, in random order. In the
 turns of a *watched* daemon, processes on the client's core watch it; between them they are stopped.
 
-    eyes/watched            a scrape and ``feeder status --watch`` every second, against unwatched
-    eyes/idle-connections   IDLE connections to the port, and a scrape a second that is never read
-    eyes/scrape-p50, -p99   SCRAPES scrapes while a client takes batches
-    eyes/idle-cpu           CPU of all its processes without trainers; a scrape, a status a second
-
     python -m bench.stream.eyes PARENT_PID KIND ADDRESS NUMBER
 
 is a watcher: ``scrape`` prints the seconds that each scrape took, one every NUMBER seconds;

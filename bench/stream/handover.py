@@ -44,10 +44,7 @@ _LOADER_WARM_UP: Final = 12
 
 
 def measure_handover(lent: BatchFetcher, copied: BatchFetcher, endpoint: str) -> list[Result]:
-    """Return the rows; ``lent`` reads its batches in place, ``copied`` over the socket.
-
-    ``endpoint`` is that of the daemon, which both use. PeerError when a client fails.
-    """
+    """Return the rows; ``lent`` reads batches in place, ``copied`` over the socket; PeerError."""
     times_us: dict[str, list[float]] = {
         "handover/memcpy": [],
         "handover/client": [],

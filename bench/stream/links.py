@@ -3,12 +3,6 @@
 Stand-ins greet and send batches of zeros; the client of all of them takes ``--rate`` batches a
 second, and with each batch its next owners change.
 
-    links/waiting       CPU of a client that has its batches and takes none
-    links/taking        the same while it takes batches, and beside it
-    links/short-list    the same with a list of one feeder
-    links/descriptors   the most that the client had open
-    links/owners        share of the batches that came from their lane's owner
-
     python -m bench.stream.links PARENT_PID COUNT
 
 is all stand-ins: it prints a list of endpoints with names, a line each, then an empty line.

@@ -1,14 +1,7 @@
 """What the loaders cost a training loop: beside the same tensors in memory, and beside each other.
 
-    training/in-memory   a step of ResNet-50 on tensors that are in memory already
-    training/loader      the same step on the batches of a ``FeederLoader``; the distance of the
-                         ratio from 1 is what taking, normalising and handing over cost
-    training/take        of that, the call for the next batch, normalising included
-    training/wait        share of the loader's time in which it waited for the feeder
-
-    loaders/torch        batches taken as fast as they come, float32 tensors of a ``FeederLoader``
-    loaders/numpy        the same values as arrays of a ``NumpyLoader``
-    loaders/numpy-int8   its int8 views of the feeder's memory
+The distance of ``training/loader`` from ``training/in-memory`` is what taking, normalising and
+handing over cost.
 
 Steps are timed in CPU time of the whole process, all its threads: on a shared machine that repeats
 to a fraction of the 2 % that are to be seen. The daemon has a core of its own. For the steps it is

@@ -3,10 +3,6 @@
 Two daemons, one plain and one with keys, take turns with the same batches. The garbage comes from a
 separate process on the client's core, in every second turn of a transport.
 
-    stream/tcp-curve            encrypted tcp, against plain tcp of the same rounds
-    stream/X-beside-garbage     a good client over X, against the same client alone
-    crypto/NAME                 how fast the crypto library that libzmq uses encrypts one chunk
-
     python -m bench.stream.security PARENT_PID ENDPOINT
 
 sends the garbage. It completes the handshake as any ZeroMQ client does, so that its frames get as

@@ -13,8 +13,8 @@ import hashlib
 import selectors
 import sys
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
 from typing import Final, Self
@@ -62,10 +62,7 @@ class SoakReport(JudgedReport):
 
 
 def run(arguments: argparse.Namespace) -> SoakReport:
-    """Soak for ``soak`` minutes; problems are in the report's ``failures``.
-
-    ConfigError when there would be too few samples to judge.
-    """
+    """Soak for ``soak`` minutes; ConfigError when there would be too few samples to judge."""
     minutes, every_s, lease_s = arguments.soak, arguments.every, arguments.lease
     wanted_s = SAMPLES_MIN * every_s / (1 - WARM_UP_SHARE)
     if minutes * 60 < wanted_s + 2 * every_s:
@@ -79,10 +76,11 @@ def run(arguments: argparse.Namespace) -> SoakReport:
         machine = describe_machine({"daemon": worker_core, "clients": client_core})
         batch_size = min(arguments.batch_size, load_manifest(path).samples)
         lease = ["--lease-s", str(lease_s)]
+        cores = {"daemon-core": worker_core, "client-core": client_core}
         with running_daemon(path, workers=1, cores=[worker_core], options=lease) as daemon:
             before = {process.pid for process in daemon.processes()}
             try:
-                with Soak(daemon, arguments, batch_size, worker_core, client_core) as soak:
+                with Soak(daemon, arguments, batch_size, cores) as soak:
                     soak.start()
                     soak.stream()
                 left_mib = _await_slots(daemon, lease_s)
@@ -134,46 +132,39 @@ def run(arguments: argparse.Namespace) -> SoakReport:
     )
 
 
+@dataclass(slots=True)
 class Soak:
     """The clients of a daemon, and all samples so far; a context manager that ends the clients."""
 
-    def __init__(
-        self,
-        daemon: Daemon,
-        arguments: argparse.Namespace,
-        batch_size: int,
-        worker_core: int,
-        client_core: int,
-    ) -> None:
-        self.at_s: list[float] = []
-        self.series: dict[str, list[float]] = {}
-        self.restarts: list[tuple[float, str]] = []
-        self._daemon = daemon
-        self._arguments = arguments
-        self._batch_size = batch_size
-        self._cores = {"daemon-core": worker_core, "client-core": client_core}
-        self._selector = selectors.DefaultSelector()
-        self._clients: list[ClientProcess] = []
-        self._seeds = count()
-        self._ended_cpu_s = 0.0  # of the clients before the present ones
-        self._images = 0
+    daemon: Daemon
+    arguments: argparse.Namespace
+    batch_size: int
+    cores: Mapping[str, int]  # of "daemon-core" and "client-core"
+    at_s: list[float] = field(default_factory=list)
+    series: dict[str, list[float]] = field(default_factory=dict)
+    restarts: list[tuple[float, str]] = field(default_factory=list)
+    images: int = 0
+    clients: list[ClientProcess] = field(default_factory=list)
+    seeds: Iterator[int] = field(default_factory=count)
+    ended_cpu_s: float = 0.0  # of the clients before the present ones
+    selector: selectors.BaseSelector = field(default_factory=selectors.DefaultSelector)
 
     def start(self) -> None:
-        for number in range(self._arguments.clients):
-            self._clients.append(self._start(number))
-        await_open(self._clients)
-        while not self._images:  # raises if a client gives up, as it does after TIMEOUT_S
+        for number in range(self.arguments.clients):
+            self.clients.append(self._start(number))
+        await_open(self.clients)
+        while not self.images:  # raises if a client gives up, as it does after TIMEOUT_S
             self._read(time.monotonic() + TIMEOUT_S)
 
     def stream(self) -> None:
         """Stream, restart clients and take samples, until all samples are taken."""
-        every_s, restart_s = self._arguments.every, self._arguments.restart
-        reference = CoreReference(self._cores, every_s)
+        every_s, restart_s = self.arguments.every, self.arguments.restart
+        reference = CoreReference(self.cores, every_s)
         reference.sample(self._cpu_s())
         began_s = sampled_s = time.monotonic()
-        images = self._images
+        images = self.images
         next_sample_s, next_restart_s = began_s + every_s, began_s + restart_s
-        wanted = int(self._arguments.soak * 60 / every_s)
+        wanted = int(self.arguments.soak * 60 / every_s)
         progress = ProgressLine(sys.stderr)
         progress.begin("soaking", "samples", wanted)
         while len(self.at_s) < wanted:
@@ -183,11 +174,11 @@ class Soak:
                 self.restarts.append((round(now_s - began_s, 3), self._restart()))
                 next_restart_s = now_s + restart_s
             if now_s >= next_sample_s:
-                values = {"throughput": (self._images - images) / (now_s - sampled_s)}
-                images, sampled_s = self._images, now_s
+                values = {"throughput": (self.images - images) / (now_s - sampled_s)}
+                images, sampled_s = self.images, now_s
                 speeds = reference.sample(self._cpu_s())
                 values |= {f"reference/{part}": speed for part, speed in speeds.items()}
-                values |= measure_footprints(self._daemon.processes())
+                values |= measure_footprints(self.daemon.processes())
                 for name in values:  # 0 for the samples that lack it
                     self.series.setdefault(name, [0.0] * len(self.at_s))
                 for name, column in self.series.items():
@@ -199,38 +190,38 @@ class Soak:
 
     def _start(self, number: int) -> ClientProcess:
         client = ClientProcess(
-            (self._daemon.ipc, self._daemon.tcp)[number % 2],
-            batch_size=self._batch_size,
-            core=self._cores["client-core"],
-            seed=next(self._seeds),
+            (self.daemon.ipc, self.daemon.tcp)[number % 2],
+            batch_size=self.batch_size,
+            core=self.cores["client-core"],
+            seed=next(self.seeds),
         )
         client.fetch(0, _FOR_EVER)
-        self._selector.register(client, selectors.EVENT_READ)
+        self.selector.register(client, selectors.EVENT_READ)
         return client
 
     def _restart(self) -> str:
         """End the client whose turn it is, start another, and return how it ended."""
-        turn, number = len(self.restarts), len(self.restarts) % len(self._clients)
-        old = self._clients[number]
-        self._selector.unregister(old)
+        turn, number = len(self.restarts), len(self.restarts) % len(self.clients)
+        old = self.clients[number]
+        self.selector.unregister(old)
         # Alternately, but shifted by one after each cycle, so that every client ends in both ways.
-        is_killed = (turn + turn // len(self._clients)) % 2
-        self._ended_cpu_s += busy_s([old.pid])
+        is_killed = (turn + turn // len(self.clients)) % 2
+        self.ended_cpu_s += busy_s([old.pid])
         (old.kill if is_killed else old.terminate)()
-        self._clients[number] = self._start(number)
+        self.clients[number] = self._start(number)
         return "killed" if is_killed else "clean"
 
     def _read(self, until_s: float) -> None:
         """Count the batches that clients report, waiting for one until ``until_s``."""
-        for _, words in read_clients(self._selector, until_s):
+        for _, words in read_clients(self.selector, until_s):
             if words[0] == "batch":
-                self._images += int(words[2])
+                self.images += int(words[2])
 
     def _cpu_s(self) -> dict[int, float]:
         """Return the CPU time that daemon and clients have used so far, by their cores."""
-        clients_s = self._ended_cpu_s + busy_s(client.pid for client in self._clients)
-        daemon, client = self._cores.values()
-        used_s = {daemon: self._daemon.busy_s()}
+        clients_s = self.ended_cpu_s + busy_s(client.pid for client in self.clients)
+        daemon, client = self.cores.values()
+        used_s = {daemon: self.daemon.busy_s()}
         used_s[client] = used_s.get(client, 0.0) + clients_s
         return used_s
 
@@ -238,8 +229,8 @@ class Soak:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._selector.close()
-        for client in self._clients:
+        self.selector.close()
+        for client in self.clients:
             client.terminate()
 
 

@@ -158,10 +158,7 @@ def judge(
 def judge_throughput(
     throughput: Sequence[float], references: Sequence[Sequence[float]], at_s: Sequence[float]
 ) -> Verdict:
-    """Judge samples of images/s at even intervals, start included, taken ``at_s``.
-
-    ``references`` are the samples of the reference load of each core.
-    """
+    """Judge samples of images/s taken ``at_s`` beside those of each core's reference load."""
     best, last = find_windows(throughput)
     change = _change(throughput, best, last)
     relative = [

@@ -41,10 +41,7 @@ def doublings(most: int) -> list[int]:
 def serving_one_core(
     arguments: argparse.Namespace, *options: str
 ) -> Iterator[tuple[Daemon, dict[str, object]]]:
-    """Yield a daemon with one worker for the dataset of the command line, and the report's machine.
-
-    ``options`` are arguments of ``feeder serve``.
-    """
+    """Yield a daemon with one worker and these options, and the report's machine."""
     worker_core, client_core = choose_cores(arguments.core)
     with dataset_or_synthetic(arguments.dataset, images=arguments.images) as path:
         load_manifest(path)  # DatasetError, before a daemon is started
@@ -101,10 +98,7 @@ def fetch_here(fetcher: BatchFetcher, first: int, batches: int) -> Delivered:
 
 
 def fetch_by(clients: Sequence[ClientProcess], first: int, batches: int) -> Delivered:
-    """The same by several processes, which share the batches.
-
-    They fetch a few more if the batches cannot be shared evenly.
-    """
+    """The same by several processes, which share the batches, rounded up."""
     share = -(-batches // len(clients))
     delivered = Delivered()
     last_s = dict.fromkeys(clients, 0.0)

@@ -66,7 +66,7 @@ def test_the_command_writes_a_set_and_refuses_impossible_ones(
 ) -> None:
     target = str(tmp_path / "set")
     for options, status, text, folders in (
-        ("--images 4 --classes 0", 2, "classes is 0", 0),
+        ("--images 4 --classes 9999", 2, "classes is 9999; it must be 1 to 1152", 0),
         ("--images 2 --classes 3", 2, "at least one image each", 0),
         ("--images 4 --classes 2", 0, "4 images of 2 classes", 1),
         ("--images 4 --classes 2", 2, "exists already", 1),

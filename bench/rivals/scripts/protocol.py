@@ -97,10 +97,7 @@ def die_with_parent() -> None:
 
 
 def serve(batches: Iterator[Pixels], *, versions: dict[str, str]) -> None:
-    """Deliver ``batches``, an endless iterator, as the bench requests them, until input ends.
-
-    A batch is (n, 224, 224, 3) or (n, 3, 224, 224).
-    """
+    """Deliver endless ``batches``, (n, 224, 224, 3) or (n, 3, 224, 224), until input ends."""
     serve_turns(lambda _images: batches, versions=versions)
 
 
