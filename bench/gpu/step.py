@@ -99,16 +99,15 @@ def _run(loader: FeederLoader, resident: Pair, subject: Subject) -> dict[str, li
 
     def take_turn(name: str, _first: int, _end: int) -> None:
         nonlocal waited_s
-        if name != "resident":
+        source = itertools.repeat(resident) if name == "resident" else batches
+        if name != "resident":  # with an empty queue
             for _ in range(_DISCARDED_MAX):
                 if not loader.statistics().batches_ready:
                     break
                 next(batches)
 
         def work(count: int) -> None:
-            for batch in itertools.islice(
-                itertools.repeat(resident) if name == "resident" else batches, count
-            ):
+            for batch in itertools.islice(source, count):
                 if name != "alone":
                     step(batch)
 

@@ -1,7 +1,6 @@
 """``feeder-bench ablate``: the setups of the figure, and a short real run."""
 
 import itertools
-import json
 import os
 from pathlib import Path
 
@@ -9,7 +8,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bench.cli import main
 from bench.stream.ablate import (
     OPTIMISATIONS,
     AblateReport,
@@ -19,7 +17,7 @@ from bench.stream.ablate import (
     plan_figure,
 )
 from bench.stream.streams import doublings
-from tests.bench.rows import draw
+from tests.bench.rows import draw, run_bench
 from tests.support.synthetic_sets import pack_synthetic
 
 
@@ -43,32 +41,21 @@ def test_numbers_of_workers_double_up_to_the_most(most: int) -> None:
     assert all(later <= 2 * count for count, later in itertools.pairwise(counts))
 
 
-@pytest.fixture(scope="module")
-def dataset(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return pack_synthetic(tmp_path_factory.mktemp("ablate"), images=17)
-
-
 @pytest.mark.extensive("a whole run of the bench")
-def test_names_and_baselines_of_rows(dataset: Path, tmp_path: Path) -> None:
-    out = tmp_path / "ablate.json"
+def test_names_and_baselines_of_rows(tmp_path: Path) -> None:
     affinity = os.sched_getaffinity(0)
-    assert (
-        main(["ablate", str(dataset), "--rounds", "1", "--batches", "1", "--json", str(out)]) == 0
-    )
+    dataset = pack_synthetic(tmp_path, images=17)
+    report = run_bench(tmp_path, "ablate", dataset, "--rounds", 1, "--batches", 1)
     assert os.sched_getaffinity(0) == affinity
-    report = json.loads(out.read_text())
     assert report["machine"]["cores_used"]["client"] == max(affinity)
-    rows = {row["name"]: row for row in report["results"]}
-    names = ["nothing", *OPTIMISATIONS]
-    for before, name in itertools.pairwise(names):
-        assert rows[f"added/{name}"]["baseline"] == f"added/{before}"
-        assert rows[f"removed/{name}"]["baseline"] == "removed/nothing"
-        assert rows[f"added/{name}"]["ratio"] > 0
-    assert rows["added/nothing"]["baseline"] is None
-    assert rows["workers/1"]["baseline"] is None
-    assert rows["all-of-them/against-nothing"]["baseline"] == "added/nothing"
-    assert {row["unit"] for row in rows.values()} == {"images/s"}
     assert report["measured"] == {"rounds": 1, "images": 17, "images a round": 17}
+    rows = {row["name"]: row["baseline"] for row in report["results"]}
+    for before, name in itertools.pairwise(["nothing", *OPTIMISATIONS]):
+        assert rows[f"added/{name}"] == f"added/{before}"
+        assert rows[f"removed/{name}"] == "removed/nothing"
+    assert rows["all-of-them/against-nothing"] == "added/nothing"
+    assert rows["added/nothing"] is rows["removed/nothing"] is rows["workers/1"] is None
+    assert {row["unit"] for row in report["results"]} == {"images/s"}
 
 
 def _report(rounds: int = 5, workers: int = 4, **ratios: float) -> AblateReport:

@@ -31,11 +31,12 @@ def growth_of(values: Sequence[float], name: str = "memory/node-1") -> tuple[flo
     return {row.name: row.value for row in rows}[f"{name}/growth"], failures
 
 
-def test_a_slow_leak_is_growth() -> None:
+def test_a_slow_leak_is_growth_and_the_warm_up_is_none() -> None:
     growth, failures = growth_of([100 + 0.2 * minute for minute in range(100)])
     assert growth == pytest.approx(0.2 * 54, abs=0.2)
     assert failures[0].startswith("memory/node-1 grew by 10.8 MiB, from 106.5 to 117.3 (medians of")
     assert "at most 5.3 is allowed" in failures[0]
+    assert growth_of([*range(20), *[20.0] * 80]) == (0, [])
 
 
 @pytest.mark.parametrize(
@@ -51,12 +52,7 @@ def test_a_slow_leak_is_growth() -> None:
 def test_each_kind_has_its_tolerance(
     name: str, first: float, last: float, is_failure: bool
 ) -> None:
-    _, failures = growth_of([first] * 50 + [last] * 50, name)
-    assert bool(failures) == is_failure
-
-
-def test_growth_during_the_warm_up_does_not_count() -> None:
-    assert growth_of([*range(20), *[20.0] * 80])[0] == 0
+    assert bool(growth_of([first] * 50 + [last] * 50, name)[1]) == is_failure
 
 
 @pytest.fixture(scope="module")
@@ -126,22 +122,24 @@ def test_what_is_wrong_is_status_1_and_the_first_lines(
     ]
 
 
-def test_a_soak_too_short_to_judge_is_refused_at_once(
-    dataset: Path, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(
+    ("line", "complaint"),
+    [
+        ("stream --soak 0.1 --every 5", "soak for 1.1 minutes or more, or lower --every"),
+        (
+            "soak --minutes 60",
+            "soak is a mode of stream: type `feeder-bench stream --soak MINUTES`",
+        ),
+        ("stream --batch-size 64", "--batch-size is for --soak MINUTES: give both"),
+        ("stream --calls --plot calls.png", "leave --calls out"),
+    ],
+)
+def test_what_cannot_be_judged_is_refused_in_one_line(
+    line: str, complaint: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["stream", str(dataset), "--soak", "0.1", "--every", "5"]) == 2
-    assert "soak for 1.1 minutes or more, or lower --every" in capsys.readouterr().err
-
-
-def test_the_old_command_names_the_new_one(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["soak", "--minutes", "60"]) == 2
-    (line,) = capsys.readouterr().err.splitlines()
-    assert line.endswith("soak is a mode of stream: type `feeder-bench stream --soak MINUTES`")
-
-
-def test_its_options_are_refused_without_it(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["stream", "--batch-size", "64"]) == 2
-    assert "--batch-size is for --soak MINUTES: give both" in capsys.readouterr().err
+    assert main(line.split()) == 2
+    (printed,) = capsys.readouterr().err.splitlines()
+    assert complaint in printed
 
 
 def _report(*failures: str, samples: int = 20) -> SoakReport:
@@ -170,9 +168,8 @@ def test_the_text_and_the_picture_begin_with_the_conclusion(tmp_path: Path, samp
         "nothing has grown",
         "",
     ]
-    assert (
-        replace(report, failures=["it grew"]).conclude()[0].startswith("feeder-bench soak failed")
-    )
+    failed = replace(report, failures=["it grew"])
+    assert failed.conclude()[0].startswith("feeder-bench soak failed: ")
     assert "Own memory of each process" in draw(report, tmp_path)
 
 
@@ -325,13 +322,6 @@ def test_noise_alone_is_no_fall() -> None:
     for seed in range(300):
         values = _step(60, 60, fall=0, spread=0.08, seed=seed)
         assert _judge(values, _noisy(700, 0.05, 60, seed)).kind == "held", seed
-    kinds = [
-        _judge(_step(60, 60, fall=0, spread=spread, seed=seed), _noisy(700, 0.05, 60, seed)).kind
-        for spread in (0.12, 0.2, 0.4)
-        for seed in range(200)
-    ]
-    assert "machine-slower" not in kinds
-    assert kinds.count("fell") <= len(kinds) // 100
 
 
 def test_a_slow_start_is_no_trend_and_a_fall_after_it_is_one() -> None:

@@ -15,7 +15,6 @@ import numpy as np
 import psutil
 import pytest
 
-from bench.cli import main
 from bench.daemon import DATASET_NAME, running_daemon
 from bench.fetcher import ClientProcess, await_open
 from bench.machine import choose_core
@@ -305,8 +304,3 @@ def test_rows_of_batches_and_hellos(
     text = capsys.readouterr().out
     assert "feeder/session/table.py SessionTable.handle" in text
     assert "trainer_client/_numpy_loader.py" in text
-
-
-def test_calls_have_no_plot(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["stream", "--calls", "--plot", str(tmp_path / "calls.png")]) == 2
-    assert "leave --calls out" in capsys.readouterr().err
