@@ -17,7 +17,7 @@ import google_crc32c
 from feeder.errors import ConfigError, DatasetError, ResourceError
 from feeder.process.path_text import decode_name, printable
 from feeder.source.decompress import Content, open_container
-from feeder.source.item_bytes import FILE_BYTES_MAX, SourceError, check_size
+from feeder.source.item_bytes import FILE_BYTES_MAX, FaultKind, SourceError, check_size
 from feeder.source.kinds import Kind
 from feeder.source.listing import ItemListing
 from feeder.source.raw_labels import RawLabel
@@ -66,9 +66,7 @@ class TFRecords(ContainerSource):
             for number, (at, data, size) in enumerate(_walk_records(content)):
                 name = number_name(prefix, number)
                 try:
-                    if size > FILE_BYTES_MAX:
-                        reason = f"its record has {size} bytes, more than {FILE_BYTES_MAX}"
-                        raise SourceError("too-large", reason)
+                    check_size(size, "its record has no bytes")
                     if not is_intact(data):
                         reason = f"the CRC of the data of its record at byte {at} is wrong"
                         raise SourceError("corrupt", reason)
@@ -96,13 +94,10 @@ class TFRecords(ContainerSource):
         feature, field = features.get(self._image), self._image.decode()
         if feature is None:
             raise SourceError("no-image", _missing(field, names, "--image"))
-        if feature.kind != "bytes":
-            raise SourceError("no-image", f"its {field} is a list of {feature.kind or 'nothing'}")
-        images = find_values(data, feature)
-        if not images:
-            raise SourceError("no-image", f"its {field} has no values")
-        if len(images) > 1:
-            raise SourceError("two-images", f"its {field} has several values")
+        images = find_values(data, feature) if feature.kind == "bytes" else []
+        if len(images) != 1:
+            kind: FaultKind = "two-images" if images else "no-image"
+            raise SourceError(kind, f"its {field} has {len(images)} values of bytes, not one")
         check_size(images[0][1] - images[0][0], "its image has no bytes")
         return images[0]
 

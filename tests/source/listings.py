@@ -5,6 +5,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+from feeder.errors import FeederError
 from feeder.process.path_text import path_to_text
 from feeder.source.listing import ItemListing, ListedContainer, ListedItems
 from feeder.source.raw_labels import Form, Value
@@ -83,6 +86,16 @@ def list_container(spec: SourceSpec, work_folder: Path, container: int = 0) -> L
 def list_one(kind: str, path: Path, **options: Any) -> Listed:
     """List the only container of a source, with a work folder beside it."""
     return list_container(spec_of(kind, path, **options), path.parent / "work")
+
+
+def check_refused(kind: str, path: Path, reason: str, **options: Any) -> None:
+    """Check that a file is an error of one line that names it, and that no list remains."""
+    with pytest.raises(FeederError) as caught:
+        list_one(kind, path, **options)
+    assert str(path) in str(caught.value)
+    assert reason in str(caught.value)
+    assert str(caught.value).isprintable()
+    assert not (path.parent / "work" / "list-00000.json").exists()
 
 
 def read_items(spec: SourceSpec, listed: Listed, work_folder: Path) -> dict[str, bytes]:

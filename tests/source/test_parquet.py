@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 
-from feeder.errors import DatasetError, FeederError
-from tests.source.listings import GOLDEN, Listed, list_one, read_one
+from tests.source.listings import GOLDEN, Listed, check_refused, list_one, read_one
 
 pa = pytest.importorskip("pyarrow", reason="make test installs pyarrow")
 pq = pytest.importorskip("pyarrow.parquet")
@@ -56,12 +55,10 @@ def test_datasets_of_hugging_face_have_their_images_labels_and_names(golden: Pat
 
 
 def test_paths_in_place_of_bytes_are_refused(golden: Path) -> None:
-    problem = r"column image has no image bytes, only paths such as train/0.jpg.*--labels FILE.csv"
-    with pytest.raises(DatasetError, match=problem):
-        list_file(golden / "paths.parquet")
+    problem = "the column image has no image bytes, only paths such as train/0.jpg"
+    check_refused("parquet", golden / "paths.parquet", problem)
     path = write(golden, {"image": [{"path": "x.jpg"}], "label": [1]})
-    with pytest.raises(DatasetError, match=r"has no images, only texts in its column image.path: "):
-        list_file(path)
+    check_refused("parquet", path, "has no images, only texts in its column image.path: ")
 
 
 @pytest.mark.parametrize("kind", [pa.binary(), pa.large_binary(), pa.binary_view()])
@@ -142,22 +139,22 @@ def columns(text: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    ("table", "options"),
+    ("table", "image", "labels"),
     [
-        ("a:image b:image jpg:image label:int", {}),
-        ("a:bytes b:image label:int", {"image": "b"}),
-        ("mask:structs Image:image label:int", {"image": "Image"}),
-        ("x:image label:bytes", {}),
-        ("x:image label:int cls:url", {}),
+        ("a:image b:image jpg:image label:int", "", {0}),
+        ("a:bytes b:image label:int", "b", {0}),
+        ("mask:structs Image:image label:int", "Image", {0}),
+        ("x:image label:bytes", "", {"text"}),
+        ("x:image label:int cls:url", "", {0}),
     ],
 )
 def test_the_columns_of_images_and_labels_are_found(
-    tmp_path: Path, table: str, options: dict[str, Any]
+    tmp_path: Path, table: str, image: str, labels: set[object]
 ) -> None:
     path = write(tmp_path, columns(table))
-    listed = list_file(path, **options)
+    listed = list_file(path, image=image)
     assert read_all(path, listed) == IMAGES
-    assert {*listed.labels.values()} == ({"text"} if "bytes" in table[8:] else {0})
+    assert {*listed.labels.values()} == labels
 
 
 _NO_IMAGES = "has no images, only texts in its column {}: if they are paths of files that you have"
@@ -166,21 +163,11 @@ _NO_IMAGES = "has no images, only texts in its column {}: if they are paths of f
 @pytest.mark.parametrize(
     ("table", "options", "reason"),
     [
-        (
-            "a:image b:image label:int",
-            {},
-            "several columns of bytes: choose one with --image (a, b)",
-        ),
-        (
-            "a:image label:int",
-            {"image": "label"},
-            "the column label is int64, not the bytes of one",
-        ),
+        ("a:image b:image label:int", {}, "several columns of bytes: choose one with --image (a, "),
+        ("a:image label:int", {"image": "label"}, "the column label is int64, not the bytes of on"),
+        ("a:image label:int", {"image": "x"}, "has no column x (--image): its columns are a (bina"),
         ("image:image", {}, "no column is called label: choose one with --label, or"),
-        (
-            *("image:image fine_label:int coarse_label:int", {}),
-            "the labels may be in fine_label, coarse_label: choose one with --label",
-        ),
+        ("a:image fine_label:int y:int coarse_label:int", {}, "may be in fine_label, coarse_label"),
         ("image:image label:object", {}, "the column label is struct<x: int64>, which is no label"),
         ("image:url label:int", {}, _NO_IMAGES.format("image")),
         ("image:nulls label:int", {}, "the column image has no image bytes, only nulls"),
@@ -189,12 +176,7 @@ _NO_IMAGES = "has no images, only texts in its column {}: if they are paths of f
 def test_a_schema_that_does_not_fit_is_one_line_with_what_there_is(
     tmp_path: Path, table: str, options: dict[str, Any], reason: str
 ) -> None:
-    path = write(tmp_path, columns(table))
-    with pytest.raises(FeederError) as caught:
-        list_file(path, **options)
-    assert str(path) in str(caught.value)
-    assert reason in str(caught.value)
-    assert str(caught.value).isprintable()
+    check_refused("parquet", write(tmp_path, columns(table)), reason, **options)
 
 
 def _in_the_middle(data: bytes) -> bytes:
@@ -218,12 +200,7 @@ def test_a_damaged_file_is_one_line_that_names_it(tmp_path: Path, damage: Any, r
     options = {"write_page_checksum": True, "write_statistics": False, "use_dictionary": False}
     path = write(tmp_path, columns("image:image label:int"), **options, compression="none")
     path.write_bytes(damage(path.read_bytes()))
-    with pytest.raises(DatasetError) as caught:
-        list_file(path)
-    assert str(path) in str(caught.value)
-    assert reason in str(caught.value)
-    assert str(caught.value).isprintable()
-    assert not (tmp_path / "work" / "list-00000.json").exists()
+    check_refused("parquet", path, reason)
 
 
 class _Keys(pe.KmsClient):  # type: ignore[misc]
@@ -251,7 +228,6 @@ def test_an_encrypted_file_is_refused_where_what_it_takes_is_encrypted(
     with pq.ParquetWriter(path, table.schema, encryption_properties=properties) as writer:
         writer.write_table(table)
     if is_refused:
-        with pytest.raises(DatasetError, match="is encrypted, and Feeder has no keys"):
-            list_file(path)
+        check_refused("parquet", path, "is encrypted, and Feeder has no keys")
     else:
         assert read_all(path, list_file(path)) == IMAGES
