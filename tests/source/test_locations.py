@@ -122,6 +122,7 @@ def test_standard_input_is_a_pipe_or_the_file_itself(
     [
         ("s3://bucket/x", r"s3://bucket/x: .*`aws s3 sync s3://bucket/x DIR`"),
         ("s3://bucket/x.tar", r"`aws s3 cp s3://bucket/x.tar DIR`"),
+        ("s3://bucket/x/{0..3}.tar", r"`aws s3 sync s3://bucket/x/ DIR`"),
         ("https://host/x.tar", "https:// is not supported yet: .*`wget`"),
         ("hf://datasets/o/n", "`hf download ORG/NAME --repo-type dataset"),
         ("oci://b@n/x", "oci:// is not supported yet: copy the files here or mount them"),

@@ -102,6 +102,7 @@ _CSV = b"file,label\na.jpg,1\n"
         ({}, "class-folder", "."),
         ({"train/x.jpg": JPEG, "cat/x.jpg": JPEG}, "class-folder", "."),
         ({"a.jpg": JPEG, "labels.csv": _CSV, "notes.txt": b""}, "labelled-folder", "."),
+        ({"a.jpg": JPEG, "m.csv": _CSV, "dataset_info.json": b"{}"}, "labelled-folder", "."),
         ({"d/a.jpg": JPEG, "m.csv": b"d/a.jpg,1\n"}, "labelled-folder", "."),
         ({"2.tar": _TAR, "10.tar": _TAR, "README.md": b""}, "webdataset", "10.tar 2.tar"),
         ({"0.tar.gz": _ZIPPED_TAR, "1.tar": _TAR}, "webdataset", "0.tar.gz 1.tar"),

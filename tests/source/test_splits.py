@@ -298,3 +298,20 @@ def test_rows_of_parquet_files_have_splits_too(
     assert sum(len(listed.items) for listed in lists) == 2
     assert "the split train is packed, of train (2) and " in spec.notes[0]
     assert recognise(source, all_splits=True).split == ""
+
+
+def test_files_and_their_rows_may_both_have_splits(tmp_path: Path) -> None:
+    source = tmp_path / "src"
+    source.mkdir()
+    for name in ("train", "val"):
+        columns = {"image": [JPEG], "label": [0], "split": [name]}
+        write_parquet(source / f"{name}.parquet", columns)
+    spec = recognise(str(source), split="train")
+    assert (spec.containers, spec.split) == ((str(source / "train.parquet"),), "")
+    assert spec.notes[1].endswith("has rows of one split: train (1)")
+    write_parquet(source / "train_2.parquet", {"image": [JPEG], "label": [0]})
+    spec = recognise(str(source), split="train")
+    assert spec.notes[1] == "the split train is packed, of train (1) and no split (1)"
+    tar = put(tmp_path, {"x.tar": _TAR}) / "x.tar"
+    with pytest.raises(ConfigError, match="has no splits, none of its files is called so"):
+        recognise(str(tar), split="train")

@@ -110,6 +110,7 @@ _IMAGE = ("k.jpg", b"image")
         ([_IMAGE, ("k.cls", b" \n")], "no-label", "it has no label"),
         ([_IMAGE, ("k.txt", b"\xff")], "bad-label", "its txt is not UTF-8"),
         ([_IMAGE, ("k.txt", b"x" * 2_000_000)], "bad-label", "its txt has 2000000 bytes"),
+        ([_IMAGE, *((f"k.{n}", b"") for n in range(300))], "corrupt", "256 members or more"),
         ([_IMAGE, ("k.json", b"{")], "bad-label", "its json is no JSON"),
         ([_IMAGE, ("k.json", b'{"a": 1}')], "no-label", "none of the keys label, cls"),
         ([_IMAGE, ("k.json", b'{"label": {"x": 1}}')], "bad-label", "a JSON object"),
@@ -209,3 +210,5 @@ def test_class_folders_in_a_tar_are_no_webdataset(tmp_path: Path) -> None:
     with pytest.raises(DatasetError, match=r"images in folders \(dog/2.jpg\) and no labels"):
         list_tar(data, tmp_path)
     assert len(list_tar(data, tmp_path, label_kind="none").items) == 2
+    data = tar_bytes([("cat/1.jpg", b"x"), ("cat/2.jpg", b"x"), ("cat/2.cls", b"\xff")])
+    assert len(list_tar(data, tmp_path).rejected) == 2
