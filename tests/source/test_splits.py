@@ -309,6 +309,10 @@ def test_files_and_their_rows_may_both_have_splits(tmp_path: Path) -> None:
     spec = recognise(str(source), split="train")
     assert (spec.containers, spec.split) == ((str(source / "train.parquet"),), "")
     assert spec.notes[1].endswith("has rows of one split: train (1)")
+    alone = (source / "train.parquet").rename(tmp_path / "x.parquet")
+    with pytest.raises(ConfigError, match=r"val is not one of the splits of .*choose one of train"):
+        recognise(str(alone), split="val")
+    alone.rename(source / "train.parquet")
     write_parquet(source / "train_2.parquet", {"image": [JPEG], "label": [0]})
     spec = recognise(str(source), split="train")
     assert spec.notes[1] == "the split train is packed, of train (1) and no split (1)"
