@@ -28,7 +28,7 @@ from feeder.source.location.storage import check_listed
 _START_BYTES: Final = 12
 _PIECE_BYTES: Final = 1 << 18
 _ZSTD_PIECE_BYTES: Final = 1 << 10  # may hold 256 blocks, of 128 KiB of content each
-_HEADER_BUFFER_BYTES: Final = 8192  # a tar's header and the small member after it
+_BUFFER_BYTES: Final = 8192  # a tar's header and the small member after it
 
 
 class DamagedStream(DatasetError):  # noqa: N818 -- names what happened
@@ -49,65 +49,55 @@ class _Stored(io.FileIO):
             raise DamagedStream(f"{self._where} cannot be read: {error.strerror}") from None
 
 
-class FileContent(io.BufferedReader):
-    """The content of a regular file as it is stored."""
+class Pieces(io.RawIOBase):
+    """Bytes that come in pieces and can be read once, forward."""
 
-    def __init__(self, descriptor: int, where: str) -> None:
-        super().__init__(_Stored(descriptor, where), _HEADER_BUFFER_BYTES)
-        self.where = where
-        """The container's path, for messages."""
-        self.size_bytes = os.fstat(descriptor).st_size
-        self.stored_bytes = self.size_bytes
-
-    def seek(self, position: int, _: int = os.SEEK_SET, /) -> int:
-        """Go to a position, or to the end if that is before it; return where that is."""
-        return super().seek(min(position, self.size_bytes))
-
-
-class StreamContent:
-    """Content that comes in pieces and can be read once, forward; else as ``FileContent``."""
-
-    size_bytes = None
-
-    def __init__(self, pieces: Iterator[bytes], where: str = "", stored_bytes: int = 0) -> None:
-        """``stored_bytes`` is the size of the container's file; 0 of a pipe."""
-        self.where, self.stored_bytes = where, stored_bytes
+    def __init__(self, pieces: Iterator[bytes]) -> None:
         self._pieces = pieces
         self._piece = memoryview(b"")
         self._position = 0
 
-    def read(self, size: int, /) -> bytes:
-        if size <= len(self._piece):
-            data = bytes(self._piece[:size])
-            self._piece = self._piece[size:]
-        else:
-            data = b"".join(self._take(size))
-        self._position += len(data)
-        return data
-
-    def seek(self, position: int, /) -> int:
-        if position < self._position:
-            raise ValueError("a stream cannot go back")
-        for part in self._take(position - self._position):
-            self._position += len(part)
-        return self._position
+    def readinto(self, buffer: Any) -> int:
+        while not self._piece:
+            piece = next(self._pieces, None)
+            if piece is None:
+                return 0
+            self._piece = memoryview(piece)
+        part = self._piece[: len(buffer)]
+        buffer[: len(part)] = part
+        self._piece = self._piece[len(part) :]
+        self._position += len(part)
+        return len(part)
 
     def tell(self) -> int:
         return self._position
 
-    def _take(self, size: int) -> Iterator[memoryview]:
-        while size > 0:
-            if not self._piece:
-                piece = next(self._pieces, None)
-                if piece is None:
-                    return
-                self._piece = memoryview(piece)
-            part, self._piece = self._piece[:size], self._piece[size:]
-            size -= len(part)
-            yield part
+    def readable(self) -> bool:
+        return True
 
 
-Content = FileContent | StreamContent
+class Content(io.BufferedReader):
+    """The content of a container: of a regular file as it is stored, or a stream."""
+
+    def __init__(self, raw: Pieces | _Stored, where: str = "", stored_bytes: int = 0) -> None:
+        super().__init__(raw, _BUFFER_BYTES)
+        self.where = where
+        """The container's path, for messages."""
+        self.stored_bytes = stored_bytes
+        """The size of the container's file; 0 of a pipe."""
+        self.size_bytes = None if isinstance(raw, Pieces) else stored_bytes
+        """None of a stream, which can only be read forward, and not again at packing."""
+
+    def seek(self, position: int, _: int = os.SEEK_SET, /) -> int:
+        """Go to a position, or to the end if that is before it; return where that is."""
+        if self.size_bytes is not None:
+            return super().seek(min(position, self.size_bytes))
+        at = self.tell()
+        if position < at:
+            raise ValueError("a stream cannot go back")
+        while at < position and (data := self.read(min(position - at, _PIECE_BYTES))):
+            at += len(data)
+        return at
 
 
 @contextlib.contextmanager
@@ -131,7 +121,8 @@ def open_container(
             raise
         raise DatasetError(f"{where} cannot be opened: {error.strerror}") from None
     try:
-        yield _open_content(FileContent(descriptor, where), is_plain)
+        stored_bytes = os.fstat(descriptor).st_size
+        yield _open_content(Content(_Stored(descriptor, where), where, stored_bytes), is_plain)
     finally:
         try:
             check_listed(os.fsencode(path), listed, descriptor)
@@ -139,7 +130,7 @@ def open_container(
             os.close(descriptor)
 
 
-def _open_content(stored: FileContent, is_plain: Callable[[bytes], bool] | None) -> Content:
+def _open_content(stored: Content, is_plain: Callable[[bytes], bool] | None) -> Content:
     start = stored.read(_START_BYTES)
     what, remedy = recognise_other(start)
     if remedy == UNPACK:
@@ -155,17 +146,17 @@ def _open_content(stored: FileContent, is_plain: Callable[[bytes], bool] | None)
     else:
         stored.seek(0)
         return stored
-    return StreamContent(pieces, stored.where, stored.stored_bytes)
+    return Content(Pieces(pieces), stored.where, stored.stored_bytes)
 
 
-def _read_pipe(stored: FileContent, start: bytes) -> Iterator[bytes]:
+def _read_pipe(stored: Content, start: bytes) -> Iterator[bytes]:
     data = start
     while data:
         yield data
         data = stored.read(_PIECE_BYTES)
 
 
-def _decompress(stored: FileContent, start: bytes, form: str) -> Iterator[bytes]:
+def _decompress(stored: Content, start: bytes, form: str) -> Iterator[bytes]:
     """Yield the content of all members of a gzip file, of a ZLIB stream, or of all zstd frames.
 
     ``start`` are the first bytes of ``stored``, which is behind them.
@@ -205,5 +196,5 @@ def _decompress(stored: FileContent, start: bytes, form: str) -> Iterator[bytes]
             data = more.lstrip(b"\x00")
 
 
-def _fault(stored: FileContent, what: str) -> DamagedStream:
+def _fault(stored: Content, what: str) -> DamagedStream:
     return DamagedStream(f"{stored.where} is {what}: copy it again, or make it again")

@@ -14,7 +14,7 @@ from typing import Any, Final, Literal, NamedTuple, cast
 
 from feeder.errors import DatasetError
 from feeder.process.path_text import printable
-from feeder.source.decompress import Content, DamagedStream, StreamContent, open_container
+from feeder.source.decompress import Content, DamagedStream, Pieces, open_container
 from feeder.source.item_bytes import FILE_BYTES_MAX, FaultKind, SourceError, check_size
 from feeder.source.listing import ItemListing
 from feeder.source.source import ContainerSource
@@ -260,7 +260,7 @@ def is_tar(start: bytes) -> bool:
 
 def find_first(start: bytes) -> str:
     """Return the name of the first file in a tar, by its start; without folders, or ""."""
-    members = iter(TarWalk(StreamContent(iter((start,)))))
+    members = iter(TarWalk(Content(Pieces(iter((start,))))))
     with contextlib.suppress(DatasetError):  # its reader reports what is wrong with it
         for member in members:
             if member.kind == "file":
