@@ -35,9 +35,6 @@ _IMAGE_NAMES: Final = (
     *("image", "img", "image_bytes", "img_bytes", "image_data", "jpg", "jpeg", "png", "webp"),
     *("bytes", "content", "picture", "photo", "encoded"),
 )
-_TEXT_PARTS: Final = ("image", "img", "url", "path", "file", "jpg", "photo", "picture")
-"""Of the names of columns that have something in place of images."""
-
 _BYTES: Final = ("binary", "large_binary", "binary_view")
 _TEXTS: Final = ("string", "large_string", "string_view")
 _LISTS: Final = ("list", "large_list", "fixed_size_list")
@@ -223,8 +220,6 @@ class _ParquetFile:
     def _find_image(self, spec: SourceSpec) -> pa.Field:
         if spec.image:
             field = self._field(spec.image, "--image")
-            if _is(field.type, *_TEXTS):
-                raise self._texts_instead(field.name)
             if not _has_image(field):
                 raise ConfigError(
                     f"{self.name}: the column {printable(spec.image)} is {field.type}, not the "
@@ -243,14 +238,10 @@ class _ParquetFile:
             raise ConfigError(
                 f"{self.name} has several columns of bytes: choose one with --image ({names})"
             )
-        for field in self._schema:
-            if pa.types.is_struct(field.type) and field.type.get_field_index("path") >= 0:
-                raise self._texts_instead(f"{field.name}.path")
-            if _is(field.type, *_TEXTS) and any(part in field.name.lower() for part in _TEXT_PARTS):
-                raise self._texts_instead(field.name)
         raise DatasetError(
-            f"{self.name} has no column of image bytes, which Feeder reads from Parquet: "
-            f"{self._describe_columns()}"
+            f"{self.name} has no column of image bytes: {self._describe_columns()}; if one has "
+            f"paths of files that you have, {_WRITE_CSV}; if it has URLs, download the images "
+            "first (img2dataset writes shards that Feeder packs)"
         )
 
     def _find_label(self, chosen: str, classes: Mapping[str, object]) -> str:
@@ -284,23 +275,12 @@ class _ParquetFile:
     def _field(self, name: str, option: str) -> pa.Field:
         """Return the column that an option, or its name, has chosen."""
         count = self._schema.names.count(name)
-        if count > 1:
-            raise DatasetError(
-                f"{self.name} has {count} columns called {printable(name)}: rename them"
-            )
-        if not count:
+        if count != 1:
             raise ConfigError(
-                f"{self.name} has no column {printable(name)} ({option}): "
+                f"{self.name} has {count or 'no'} columns {printable(name)} ({option}), not one: "
                 f"{self._describe_columns()}"
             )
         return self._schema.field(name)
-
-    def _texts_instead(self, column: str) -> DatasetError:
-        return DatasetError(
-            f"{self.name} has no images, only texts in its column {printable(column)}: if they are "
-            f"paths of files that you have, {_WRITE_CSV}; if they are URLs, download the images "
-            "first (img2dataset writes shards that Feeder packs)"
-        )
 
     def _describe_columns(self) -> str:
         shown = [f"{printable(field.name)} ({field.type})" for field in self._schema][:_SHOWN_MAX]

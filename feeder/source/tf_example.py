@@ -9,8 +9,8 @@
 That is protobuf: fields are a tag (number and wire type) and a value, in any order; unknown fields
 are skipped. Positions count from the message's first byte. All functions raise BadExample.
 
-Protobuf's own parser takes the last of two features of one name, and does not report at which byte
-damage is; nor does it give the offset at which an image can be read again.
+Protobuf's own parser does not report at which byte damage is, nor does it give the offset at which
+an image can be read again. Of what is there twice, the last counts, as it does there.
 """
 
 import struct
@@ -22,7 +22,6 @@ from feeder.source.item_bytes import SourceError
 VALUES_MAX: Final = 65_536
 """Most values of a feature that are read."""
 
-_NAME_BYTES_MAX: Final = 1024
 _NAMES_MAX: Final = 64
 _VARINT, _I64, _LEN, _I32 = 0, 1, 2, 5
 _KINDS: Final = {1: "bytes", 2: "float", 3: "int64"}
@@ -50,33 +49,26 @@ def find_features(
 ) -> tuple[dict[bytes, Feature], list[bytes]]:
     """Return the ``wanted`` features of the message in the first ``size`` bytes of ``data``.
 
-    The names of the first 64 that there are come second. One that is there twice is a BadExample.
+    The names of the first 64 that there are come second.
     """
     found: dict[bytes, Feature] = {}
     names: list[bytes] = []
-    for *tag, features, end in _fields(data, 0, size):
-        for *entry_tag, at, entry_end in _fields(data, features, end) if tag == [1, _LEN] else ():
-            if entry_tag != [1, _LEN]:
-                continue
-            fields = {n: (a, b) for n, w, a, b in _fields(data, at, entry_end) if w == _LEN}
-            start, stop = fields.get(1, (0, 0))
-            if stop - start > _NAME_BYTES_MAX:
-                raise BadExample(f"a feature's name has over {_NAME_BYTES_MAX} bytes")
+    for features in _values_of_1(data, 0, size):
+        for entry in _values_of_1(data, *features):
+            spans = {n: (start, stop) for n, w, start, stop in _fields(data, *entry) if w == _LEN}
+            start, stop = spans.get(1, (0, 0))
             name = data[start:stop]
             if len(names) < _NAMES_MAX:
                 names.append(name)
-            if name in found:
-                text = ascii(name.decode("utf-8", "replace"))[1:-1]
-                raise BadExample(f"it has the feature {text} twice")
             if name in wanted:
-                found[name] = _find_list(data, *fields.get(2, (0, 0)))
+                found[name] = _find_list(data, *spans.get(2, (0, 0)))
     return found, names
 
 
 def read_datum(data: bytes) -> tuple[int, int, int | None, bool] | None:
     """Return start and stop of a Datum's data, its label, and whether the data are an image file.
 
-    None for another message; of a field that is there twice, the last counts.
+    None for another message.
     """
     spans: dict[int, tuple[int, int]] = {}
     numbers: dict[int, int] = {}
@@ -94,8 +86,7 @@ def read_datum(data: bytes) -> tuple[int, int, int | None, bool] | None:
 
 def find_values(data: bytes, feature: Feature) -> list[tuple[int, int]]:
     """Return start and stop of each value of a list of bytes."""
-    fields = _fields(data, feature.start, feature.stop)
-    spans = [(a, b) for number, wire, a, b in fields if (number, wire) == (1, _LEN)]
+    spans = list(_values_of_1(data, feature.start, feature.stop))
     _check_count(len(spans))
     return spans
 
@@ -126,10 +117,15 @@ def _find_list(data: bytes, start: int, stop: int) -> Feature:
     feature = Feature("", stop, stop)
     for number, wire, *span in _fields(data, start, stop):
         if wire == _LEN and number in _KINDS:
-            if feature.kind:
-                raise BadExample(f"a feature has two lists of values (at byte {span[0]})")
             feature = Feature(_KINDS[number], *span)
     return feature
+
+
+def _values_of_1(data: bytes, at: int, end: int) -> Iterator[tuple[int, int]]:
+    """Yield start and stop of each value of field 1 that has a length, between two positions."""
+    for number, wire, start, stop in _fields(data, at, end):
+        if number == 1 and wire == _LEN:
+            yield start, stop
 
 
 def _fields(data: bytes, at: int, end: int) -> Iterator[tuple[int, int, int, int]]:

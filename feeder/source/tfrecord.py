@@ -27,7 +27,7 @@ from feeder.source.tf_example import Feature, find_features, find_values, read_v
 _IMAGE: Final = "image/encoded"
 _LABEL: Final = "image/class/label"
 _FILE_NAME: Final = b"image/filename"
-_NAMES_SHOWN: Final = 12
+_CHARACTERS_SHOWN: Final = 500
 _HEADER_BYTES: Final = 12
 _CRC_BYTES: Final = 4
 _MEND: Final = "copy the file again, or leave it out"
@@ -171,9 +171,8 @@ def _walk_records(content: Content) -> Iterator[tuple[int, bytes, int]]:
 
 
 def _missing(field: str, names: list[bytes], option: str) -> str:
-    shown = ", ".join(decode_name(name) for name in sorted(names[:_NAMES_SHOWN]))
-    more = " and more" if len(names) > _NAMES_SHOWN else ""
-    there = f"there are {shown}{more} ({option})" if shown else "there are none"
+    shown = ", ".join(map(decode_name, sorted(names)))[:_CHARACTERS_SHOWN]
+    there = f"there are {shown} ({option})" if shown else "there are none"
     return printable(f"it has no feature {field}: {there}")
 
 

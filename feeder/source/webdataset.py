@@ -18,7 +18,7 @@ import re
 from collections.abc import Iterator
 from typing import Final, NamedTuple, cast
 
-from feeder.errors import ConfigError, DatasetError
+from feeder.errors import DatasetError
 from feeder.process.path_text import printable
 from feeder.source.item_bytes import SourceError
 from feeder.source.kinds import Kind
@@ -65,9 +65,10 @@ class WebDataset(TarSource):
     """Tars of a WebDataset; ``--image`` and ``--label`` name extensions."""
 
     def __init__(self, spec: SourceSpec, work_folder: str) -> None:
-        """Raise ConfigError for options that name no member."""
         super().__init__(spec, work_folder)
-        self._images = _parse_extensions(spec.image)  # the preferred first; none: not given
+        # The extensions that --image names, the preferred first.
+        images = (each.strip().lstrip(".").lower() for each in spec.image.split(";"))
+        self._images = tuple(filter(None, images))
         self._labels, self._json_path = _parse_label(spec.label)
         self._takes_labels = spec.label_kind != "none"
         self._labelled_by: set[str] = set()  # the extensions that gave labels
@@ -203,16 +204,6 @@ class WebDataset(TarSource):
         return value
 
 
-def _parse_extensions(image: str) -> tuple[str, ...]:
-    extensions = tuple(each.strip().lstrip(".").lower() for each in image.split(";"))
-    if image and not all(extensions):
-        raise ConfigError(
-            f"--image {printable(image)} names no extension: give one, as jpg or left.png, or "
-            "several as jpg;png"
-        )
-    return extensions if image else ()
-
-
 def _parse_label(label: str) -> tuple[tuple[str, ...], str]:
     """Return the extensions of the members that may hold a label, the preferred first.
 
@@ -223,10 +214,7 @@ def _parse_label(label: str) -> tuple[tuple[str, ...], str]:
     before, is_json, path = f".{label.lstrip('.')}".partition(".json")
     if not is_json or (path and not path.startswith(".")):  # such as jsonl
         before, is_json, path = label, "", ""
-    extension = f"{before}{is_json}".lstrip(".").lower()
-    if not extension or "/" in extension:
-        raise ConfigError(f"--label {printable(label)} names no member: give cls, txt or json.KEY")
-    return (extension,), path[1:]
+    return (f"{before}{is_json}".lstrip(".").lower(),), path[1:]
 
 
 def _show(text: str) -> str:

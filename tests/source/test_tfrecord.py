@@ -29,7 +29,7 @@ from tests.source.listings import (
     read_one,
     spec_of,
 )
-from tests.source.tf_writer import Values, encode_example, encode_list, field, frame, varint
+from tests.source.tf_writer import Values, encode_example, field, frame, varint
 
 IMAGE = b"\xff\xd8\xff image"
 IMAGENET = {"00000000-n01440764_0.JPEG": 1, "00000001-n15075141_1.JPEG": 1000}
@@ -247,23 +247,9 @@ def test_all_features_are_read_however_they_are_written(
     assert names == [name for name, _ in features]
 
 
-@pytest.mark.parametrize(
-    ("data", "reason"),
-    [
-        (b"\xff\xd8\xff\xe0 a JPEG", "it is no tf.train.Example (at byte 0 of the record's data)"),
-        (b"\x00\x00", "it is no tf.train.Example"),
-        (
-            encode_example([(b"a", ("int64", [1])), (b"a", ("int64", [2]))]),
-            "has the feature a twice",
-        ),
-        (encode_example([(b"x" * 1025, ("int64", [1]))]), "a feature's name has over 1024 bytes"),
-        (
-            field(1, field(1, field(1, b"a") + field(2, 2 * encode_list("int64", [1])))),
-            "a feature has two lists of values",
-        ),
-    ],
-)
-def test_what_is_no_example_is_refused(data: bytes, reason: str) -> None:
-    with pytest.raises(BadExample) as caught:
-        find_features(data, len(data), (b"a",))
-    assert reason in str(caught.value)
+def test_what_is_no_example_is_refused() -> None:
+    for data in (b"\xff\xd8\xff\xe0 a JPEG", b"\x00\x00"):
+        with pytest.raises(
+            BadExample, match=r"it is no tf.train.Example \(at byte 0 of the record"
+        ):
+            find_features(data, len(data), (b"a",))
