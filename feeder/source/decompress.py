@@ -20,10 +20,9 @@ from typing import Any, Final
 
 from feeder.errors import DatasetError
 from feeder.process.path_text import path_to_text, printable
-from feeder.process.regular_file import open_regular
 from feeder.source.kinds import missing_extra
 from feeder.source.location.file_format import GZIP, UNPACK, is_zlib, is_zstd, recognise_other
-from feeder.source.location.storage import check_listed
+from feeder.source.location.storage import StoredFile
 
 _START_BYTES: Final = 12
 _PIECE_BYTES: Final = 1 << 18
@@ -113,21 +112,14 @@ def open_container(
     """
     where = printable(path_to_text(path))
     try:
-        # A pipe is not opened twice: its writer would write to the first reader.
-        flags = os.O_RDONLY | os.O_CLOEXEC
-        descriptor = os.open(path, flags) if path.is_fifo() else open_regular(path)
+        stored = StoredFile(path, listed, is_pipe=path.is_fifo())
     except OSError as error:
         if error.errno in (errno.EMFILE, errno.ENFILE):
             raise
         raise DatasetError(f"{where} cannot be opened: {error.strerror}") from None
-    try:
-        stored_bytes = os.fstat(descriptor).st_size
-        yield _open_content(Content(_Stored(descriptor, where), where, stored_bytes), is_plain)
-    finally:
-        try:
-            check_listed(os.fsencode(path), listed, descriptor)
-        finally:
-            os.close(descriptor)
+    with stored:
+        raw = _Stored(stored.descriptor, where)
+        yield _open_content(Content(raw, where, stored.size_bytes), is_plain)
 
 
 def _open_content(stored: Content, is_plain: Callable[[bytes], bool] | None) -> Content:

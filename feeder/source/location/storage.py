@@ -5,8 +5,8 @@
     check_listed    whether a file is still the one that was listed, by its stamp
 
 Whatever looks for images, lists a container or reads an image does it with these; a store of
-objects has to offer the same three. Only named pipes, which are read once, are opened elsewhere
-(``decompress``), and tables by the libraries that parse them.
+objects has to offer the same three. Only tables are opened elsewhere, by the libraries that parse
+them.
 """
 
 import hashlib
@@ -35,11 +35,16 @@ class SourceChangedError(DatasetError):
 class StoredFile:
     """An open regular file; a context manager. All of it raises OSError."""
 
-    def __init__(self, path: bytes | os.PathLike[str], listed: int | None = None) -> None:
-        """Open ``path``; ``listed`` is the stamp that it has at the end, None: any."""
+    def __init__(
+        self, path: bytes | os.PathLike[str], listed: int | None = None, *, is_pipe: bool = False
+    ) -> None:
+        """Open ``path``; ``listed`` is the stamp that it has at the end, None: any.
+
+        A named pipe has no ranges: it is read by its descriptor, and opened only once.
+        """
         self.path = os.fsencode(path)
         self._listed = listed
-        self.descriptor = open_regular(path)
+        self.descriptor = os.open(path, os.O_RDONLY) if is_pipe else open_regular(path)
 
     @property
     def size_bytes(self) -> int:
