@@ -328,7 +328,6 @@ class Loader(LikeDataLoader, Generic[AnyBatch]):
         return epoch, indices[step:]
 
     def _take(self, epoch: int, index: int) -> AnyBatch:
-        """Wait for a batch and count it."""
         assert self._indices is not None, "an epoch has begun"
         batch, valid, wait_s = self._feed.take((epoch, index), is_short=self._is_alone)
         if not self._clock.batches:  # by now it is known how they come

@@ -55,7 +55,6 @@ class Batch(tuple[Array, Array], Generic[Array]):
 
     @classmethod
     def of(cls, images: Array, labels: Array, origin: Origin | None) -> Self:
-        """Make a batch that knows its origin."""
         batch = tuple.__new__(cls, (images, labels))
         batch._origin = origin
         return batch

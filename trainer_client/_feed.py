@@ -209,7 +209,6 @@ class Feed(Generic[AnyBatch]):
         self._transport.check_usable()
 
     def begin(self, sequence: BatchSequence) -> None:
-        """Fetch the batches of a sequence, from its first on."""
         if self._begun != sequence:
             self._transport.begin(sequence)
             self._begun = sequence

@@ -86,7 +86,6 @@ class ArrayStage(Stage[Batch[Array]]):
         self._borrowed: tuple[int, BorrowedBatch] | None = None
 
     def load(self, delivery: Delivery, buffer: int) -> Batch[Array]:
-        """Make a batch; its labels and sample ids are arrays of their own."""
         if self._borrowed is not None:
             self._give_back(*self._borrowed)
         self._views[buffer] = None  # also when what follows raises

@@ -34,7 +34,6 @@ TensorBatch = Batch[torch.Tensor]
 
 
 def make_stage(normaliser: Normaliser) -> Stage[TensorBatch]:
-    """The stage for the normaliser's device."""
     return CudaStage(normaliser) if normaliser.device.type == "cuda" else HostStage(normaliser)
 
 
@@ -46,14 +45,12 @@ class HostStage(Stage[TensorBatch]):
         self._normaliser = normaliser
 
     def load(self, delivery: Delivery, buffer: int) -> TensorBatch:
-        """Normalise into a new tensor."""
         self._free.append(buffer)
         images = self._normaliser(torch.from_numpy(delivery.rows.pixels[: delivery.count]))
         labels, sample_ids = map(torch.from_numpy, delivery.copy_labels())
         return Batch.of(images, labels, _origin(delivery, sample_ids))
 
     def counters(self) -> dict[str, int]:
-        """Failures to compile."""
         return {"compile_failures": self._normaliser.compile_failures}
 
 
@@ -157,7 +154,6 @@ class CudaStage(Stage[TensorBatch]):
         return self._copies.reclaim()
 
     def finish(self) -> list[int]:
-        """Wait for all copies."""
         return self._copies.reclaim(all_of_them=True)
 
     def counters(self) -> dict[str, int]:

@@ -50,7 +50,6 @@ class Cursor:
     """
 
     def __init__(self) -> None:
-        """Begin at the start of epoch 0."""
         self.at = self.next = Position(0, 0)
         self.has_started = False
         self._is_loaded = self._is_skipped = False  # since the last iterator began
@@ -159,11 +158,9 @@ class LoaderState(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
     @property
     def position(self) -> Position:
-        """The next batch."""
         return Position(self.epoch, self.step)
 
     def to_dict(self) -> dict[str, int | str]:
-        """Return the state as a dict for ``parse``."""
         return msgspec.structs.asdict(self)
 
     def check_order(self, loader: "LoaderState", *, former: str) -> None:

@@ -69,7 +69,6 @@ class StepClock:
         self.begin()
 
     def begin(self) -> None:
-        """Begin an epoch."""
         self._waits_s = array("d")
         self._images = 0
         self._began_s = self._ended_s = time.monotonic()
@@ -86,7 +85,6 @@ class StepClock:
         self.images += images
 
     def read(self) -> EpochTimes:
-        """The times of the epoch so far."""
         waits = sorted(self._waits_s)
         seconds = self._ended_s - self._began_s
         if not waits or not seconds:

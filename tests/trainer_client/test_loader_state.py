@@ -55,21 +55,14 @@ def test_position_name_and_split_of_the_global_batch_may_differ(changes: dict[st
     [
         # What is no state of this version.
         ({"more": 1}, {}, "unknown field `more`"),
-        *(
-            (
-                {"version": version},
-                {},
-                f"^the state has version {version}, this trainer_client reads 2 to 3: install the "
-                r"version that saved it, or begin the epoch again with set_epoch\(\), without the "
-                "state$",
-            )
-            for version in (4, 1)
+        (
+            {"version": 4},
+            {},
+            "^the state has version 4, this trainer_client reads 2 to 3: install the version that "
+            r"saved it, or begin the epoch again with set_epoch\(\), without the state$",
         ),
         ({"version": True}, {}, "its version is True"),
         ({"epoch": -1}, {}, r"`int` >= 0 - at `\$.epoch`"),
-        ({"step": 1.5}, {}, r"`int`, got `float` - at `\$.step`"),
-        ({"lanes": 16_385}, {}, r"at `\$.lanes`"),
-        ({"recipe": "\N{LINE SEPARATOR}"}, {}, r"at `\$.recipe`"),
         ({"fingerprint": "two\nlines"}, {}, r"at `\$.fingerprint`"),
         # What is one of another job.
         (
@@ -79,7 +72,6 @@ def test_position_name_and_split_of_the_global_batch_may_differ(changes: dict[st
             "the dataset that the job began with",
         ),
         # A fingerprint means another thing before repacking.
-        ({"version": 2}, {}, "not repacked from it"),
         ({"version": 2, "fingerprint": "d" * 32}, {}, "not repacked from it"),
         ({"fingerprint": "e" * 32}, {}, "serve the dataset that the job began with"),
         (

@@ -107,7 +107,6 @@ def write_json(value: object, path: Path) -> None:
 
 
 def add_options(parser: argparse._ActionsContainer, group: str) -> None:
-    """Add the fields of TrainingOptions that belong to ``group``."""
     for option in fields(TrainingOptions):
         if option.metadata.get("group") == group:
             parser.add_argument(f"--{option.name.replace('_', '-')}", **option.metadata["argument"])

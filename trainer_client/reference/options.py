@@ -121,7 +121,6 @@ class TrainingOptions:
 
     @property
     def folder(self) -> Path | None:
-        """The folder of the run."""
         return None if self.output is None else Path(self.output)
 
 

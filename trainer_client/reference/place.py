@@ -19,6 +19,7 @@ import torch
 import torch.distributed as dist
 
 from feeder.errors import ConfigError, FeederError, PeerError
+from trainer_client._device import resolve_device
 from trainer_client._ranks import check_alone, has_rendezvous
 
 Result = TypeVar("Result")
@@ -60,13 +61,9 @@ def join(device_name: str | None, stack: contextlib.ExitStack) -> Place:
 
 
 def choose_device(name: str | None) -> torch.device:
-    """Return a usable device; "cuda" is this rank's. ConfigError when it is not usable."""
-    if name is None:
-        name = "cuda" if torch.cuda.is_available() else "cpu"
+    """Return a usable device, by default this rank's; ConfigError when it is not usable."""
     try:
-        device = torch.device(name)
-        if device == torch.device("cuda"):  # names no index
-            device = torch.device("cuda", dist.get_node_local_rank(fallback_rank=0))
+        device = resolve_device(name)
         if device.type not in ("cpu", "cuda"):
             raise RuntimeError(f"this job runs on cpu and cuda, not on {device.type}")
         torch.empty(0, device=device)

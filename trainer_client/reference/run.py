@@ -123,7 +123,6 @@ class Run:
             self._note_target()  # which may be another one now
 
     def run(self) -> None:
-        """Train the remaining epochs."""
         info = self._describe()
         in_rank_0(self.place, lambda: self._report(lambda tracker: tracker.begin(info)))
         # Of the checkpoint, so that all ranks agree; later they vote.

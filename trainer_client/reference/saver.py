@@ -61,7 +61,6 @@ class Progress:
         return not self.step and latest > max(before, default=-1.0)
 
     def finish_epoch(self, result: EpochResult) -> None:
-        """Move to the next epoch."""
         self.history.append(result)
         self.epoch, self.step, self.losses = self.epoch + 1, 0, []
 

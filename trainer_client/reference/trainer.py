@@ -173,7 +173,6 @@ class Trainer:
         return loss
 
     def current_lr(self) -> float:
-        """Return the learning rate of the latest step."""
         return float(self.optimiser.param_groups[0]["lr"])
 
     def state_dict(self) -> dict[str, Any]:

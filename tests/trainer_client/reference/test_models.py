@@ -87,7 +87,6 @@ def test_options_of_a_model_reach_it() -> None:
             f"model must be one of {', '.join(MODELS)}, or timm:NAME, got 'resnet-50'",
         ),
         ("resnet50", {"group_width": 16}, "group_width is an option of the EfficientNets, model"),
-        ("timm:resnet18", {"expansion": 4}, "expansion is an option of the EfficientNets, model"),
         ("timm:resnet18", {"zero_init_last": False}, "zero_init_last is an option of our ResNets"),
         ("timm:resnet19d", {}, "timm has no model 'resnet19d'; nearest is timm:resnet18d"),
     ],

@@ -167,7 +167,6 @@ class TrainingRecipe:
         return replace(self, **changes)  # type: ignore[arg-type]
 
     def to_dict(self) -> dict[str, object]:
-        """Return every key as TOML and JSON can hold it."""
         values = {name: getattr(self, name) for name in KEYS}
         return {
             name: list(value) if isinstance(value, tuple) else value

@@ -27,7 +27,6 @@ class LiveLine(Tracker):
     """Writes the line, and all other lines of the job, to one stream."""
 
     def __init__(self, stream: TextIO, *, clock: Callable[[], float] = time.monotonic) -> None:
-        """``clock`` returns seconds."""
         self._stream = stream
         self._clock = clock
         self._is_terminal = stream.isatty()
