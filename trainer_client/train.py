@@ -5,15 +5,9 @@
         --val-dataset imagenet-val --output DIR --resume auto
     torchrun --nproc-per-node 8 -m trainer_client.train …
 
-``reference.trainer`` has the training step, ``reference.run`` the loop. Accuracy is exact: the
-padding of the last batch does not count. Ctrl-C ends the job with one line and status 130.
-
-With ``--output DIR`` rank 0 saves a checkpoint after every epoch and every ``--checkpoint-steps``.
-With ``--resume auto`` the same command continues a job that was killed at any moment, on a CPU with
-the same weights to the last bit. Every rank reads the checkpoint. The number of ranks may change as
-long as the global batch stays the same. SIGTERM saves and ends the job with status 0, after the
-current step or evaluation, in all ranks after the same step. ``--checkpoint FILE --resume`` does
-the same with one file.
+``reference.trainer`` has the training step, ``reference.run`` the loop, docs/reference-job.md the
+recipes, the files of a run, and how it is resumed. Ctrl-C ends the job with one line and status
+130; SIGTERM saves and ends it with status 0, in all ranks after the same step.
 """
 
 import sys
