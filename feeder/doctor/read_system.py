@@ -1,7 +1,7 @@
 """Reads memory, limits and the clock, finds Feeder's processes, and how loaded the machine is."""
 
 import re
-from collections.abc import Sequence
+from itertools import dropwhile
 from pathlib import Path, PurePosixPath
 from typing import Final
 
@@ -17,9 +17,6 @@ _SWAP: Final = re.compile(
 
 _V1_LIMITS: Final = ("memory.limit_in_bytes", "memory.memsw.limit_in_bytes")
 _V2_LIMITS: Final = ("memory.max", "memory.swap.max")
-_WITH_VALUE: Final = ("-W", "-X")
-"""Options of Python that may have their value in the next word."""
-
 _AVERAGE: Final = re.compile(r"([0-9]{1,6}\.[0-9]{1,6}) ")
 _PRESSURE: Final = re.compile(r"some avg10=([0-9]{1,3}(?:\.[0-9]{1,6})?) ")
 
@@ -122,16 +119,12 @@ def read_load(files: KernelFiles) -> Load:
     )
 
 
-def _find_program(words: Sequence[str]) -> str:
+def _find_program(words: list[str]) -> str:
     """Return Feeder's module that a command line runs, or "feeder serve"; "" if it runs neither.
 
     The first word decides: sudo, timeout and shells that start a daemon have its words, too.
     """
-    at = 0
     if PurePosixPath(words[0]).name.startswith("python"):
-        at = 1
-        while at < len(words) and words[at].startswith("-") and words[at] != "-m":
-            at += 2 if words[at] in _WITH_VALUE else 1
-        at += at < len(words) and words[at] == "-m"
-    name, *rest = [PurePosixPath(word).name for word in words[at : at + 2]] or [""]
-    return "feeder serve" if name == "feeder" and rest == ["serve"] else name
+        words = [*dropwhile(lambda word: word.startswith("-"), words[1:]), ""]  # such as -P, -m
+    name = PurePosixPath(words[0]).name
+    return "feeder serve" if name == "feeder" and words[1:2] == ["serve"] else name

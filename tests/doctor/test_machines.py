@@ -94,7 +94,7 @@ def test_this_machine_can_be_read() -> None:
     [
         ("/opt/bin/python3|/opt/bin/feeder|serve|--workers|2", True, True),
         ("/opt/bin/python3.11|-m|feeder|serve", True, True),
-        ("python|-P|-X|faulthandler|-m|feeder.node|8|71", False, True),
+        ("python|-P|-m|feeder.node|8|71", False, True),
         ("sh|-c|feeder serve --workers 2", False, False),
         ("/opt/bin/python3|-m|pytest|feeder|serve", False, False),
     ],
