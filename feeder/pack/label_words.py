@@ -35,7 +35,8 @@ def describe_labels(
     if reading.way == "none":
         return "none"
     if reading.way == "floats":
-        return f"{_numbers(reading.width)} for each image{fields}"
+        values = "a number" if reading.width == 1 else f"{reading.width:,} numbers"
+        return f"{values} for each image{fields}"
     what = plural(len(plan.classes), "class", "classes")
     if reading.way in ("one-hot", "multi-hot"):
         how = f"from {reading.way} rows of {reading.width} numbers"
@@ -115,7 +116,3 @@ def _describe_uncertain(plan: ClassPlan, spec: SourceSpec) -> str:
     what = "-1 and missing values" if plan.reading.facts.zero else "missing values"
     words = {"no": "are no", "yes": "are yes", "leave-out": "leave the image out"}
     return f"{what} {words[spec.uncertain]}"
-
-
-def _numbers(count: int) -> str:
-    return "a number" if count == 1 else f"{count:,} numbers"

@@ -210,9 +210,6 @@ def test_a_list_by_an_editor_of_windows_is_read(items: SourceItems, tmp_path: Pa
     for end in ("\n", "\r\n"):
         path.write_text("".join(name + end for name in LISTED[5:8]), "utf-8-sig", newline="")
         assert _selected(items, side="val", val_list=path) == set(LISTED[5:8])
-    path.write_text(LISTED[5], "utf-16")
-    with pytest.raises(ConfigError, match=r"--val-list: .*val\.txt is UTF-16: convert it"):
-        select_items(items, SplitOptions(side="val", val_list=path))
 
 
 def test_lists_that_fit_nothing_are_refused(items: SourceItems, tmp_path: Path) -> None:

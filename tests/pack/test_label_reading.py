@@ -2,7 +2,6 @@
 
 import itertools
 import math
-from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -11,16 +10,6 @@ from hypothesis import strategies as st
 
 from feeder.errors import ConfigError
 from tests.pack.labels_read import BOTH, LabelsRead, advised_kinds, read_or_refuse, read_them
-
-
-def _check(labels: Sequence[Any], options: dict[str, Any], way: str, expected: list[Any]) -> None:
-    """Check how labels are read; a text in ``expected`` begins the reason why it is bad."""
-    read = read_them(labels, **options)
-    assert read.way == way
-    assert len(read.labels) == len(expected)
-    for found, label in zip(read.labels, expected, strict=True):
-        assert found.startswith(label) if isinstance(label, str) else found == label, read.labels
-
 
 TWELVE = [*range(12)]
 INDEX, NAME, FLOAT, MULTI, ONE_HOT, MULTI_HOT = (
@@ -31,11 +20,13 @@ VALUES = "its label has {} values, the others {}"
 BELOW = "its label is {}, below the first class {} (--label-base; "
 
 
-def test_missing_values_among_numbers_are_left_out() -> None:
-    for missing in ("NA", "NaN", "?", "None", "null", "-", "n/a", math.nan):
-        for numbers in (TWELVE, [*map(str, TWELVE)]):
-            expected = [*TWELVE, NO_CLASS.format(repr(missing))]
-            _check([*numbers, missing], {}, "numbers", expected)
+NO, YES, OUT = ({"uncertain": each} for each in ("no", "yes", "leave-out"))
+ROWS = [[1, 0, 0, 1, 0], [0, 0, 1, 1, 0], [0, 1, 1, 1, 0]]
+SETS = [[0, 3], [2, 3], [1, 2, 3]]
+ONES = [[0, 1, 0], [0, 0, 1], [1, 0, 0]]
+FEW_ROWS = 3 * ROWS  # and one more is one in ten
+FEW_SETS = 3 * SETS
+HAS = "its row of 0 and 1 has {} (--uncertain)"
 
 
 @pytest.mark.parametrize(
@@ -71,26 +62,6 @@ def test_missing_values_among_numbers_are_left_out() -> None:
         # Nothing.
         ([], {}, "none", []),
         ([None, 3, "x", [1]], {"kind": "none"}, "none", [0] * 4),
-    ],
-)
-def test_single_labels_and_values(
-    labels: list[Any], options: dict[str, Any], way: str, expected: list[Any]
-) -> None:
-    _check(labels, options, way, expected)
-
-
-NO, YES, OUT = ({"uncertain": each} for each in ("no", "yes", "leave-out"))
-ROWS = [[1, 0, 0, 1, 0], [0, 0, 1, 1, 0], [0, 1, 1, 1, 0]]
-SETS = [[0, 3], [2, 3], [1, 2, 3]]
-ONES = [[0, 1, 0], [0, 0, 1], [1, 0, 0]]
-FEW_ROWS = 3 * ROWS  # and one more is one in ten
-FEW_SETS = 3 * SETS
-HAS = "its row of 0 and 1 has {} (--uncertain)"
-
-
-@pytest.mark.parametrize(
-    ("labels", "options", "way", "expected"),
-    [
         # Classes.
         ([[3, 5], [4]], {}, "lists", [[3, 5], [4]]),
         ([[5, 5, 3], [4]], MULTI, "lists", [[3, 5], [4]]),  # an object each
@@ -147,8 +118,21 @@ HAS = "its row of 0 and 1 has {} (--uncertain)"
         ),
     ],
 )
-def test_lists(labels: list[Any], options: dict[str, Any], way: str, expected: list[Any]) -> None:
-    _check(labels, options, way, expected)
+def test_labels_are_read_one_way_and_those_unlike_the_others_are_bad(
+    labels: list[Any], options: dict[str, Any], way: str, expected: list[Any]
+) -> None:
+    """A text in ``expected`` begins the reason why a label is bad."""
+    read = read_them(labels, **options)
+    assert read.way == way
+    for found, label in zip(read.labels, expected, strict=True):
+        assert found.startswith(label) if isinstance(label, str) else found == label, read.labels
+
+
+def test_missing_values_among_numbers_are_left_out() -> None:
+    for missing in ("NA", "NaN", "?", "None", "null", "-", "n/a", math.nan):
+        for numbers in (TWELVE, [*map(str, TWELVE)]):
+            read = read_them([*numbers, missing])
+            assert read.labels == [*TWELVE, NO_CLASS.format(repr(missing))]
 
 
 # What could be read in two ways

@@ -193,23 +193,15 @@ def test_a_class_in_each_column(
         assert LabelFile(path, label="a,b", label_kind=kind).classes == ("a", "b")
 
 
-@pytest.mark.parametrize(
-    ("data", "problem"),
-    [
-        ("file,label\n".encode("utf-16"), "is UTF-16: convert it with `iconv -f utf-16"),
-        (b"\x1f\x8b\x08", "is compressed: decompress it with `gunzip`"),
-        (b"PK\x03\x04", "is a spreadsheet or a zip archive: save it as CSV"),
-        (b"PAR1", "is a Parquet file: write it as CSV or JSONL"),
-        (b'{"file": "x", "y": 1}\n\n{"y": "caf\xe9"}\n', r"line 3 .* \(byte 0xe9 at 11\): .*iconv"),
-    ],
-)
-def test_files_that_are_no_utf_8_text_are_refused(
-    tmp_path: Path, data: bytes, problem: str
-) -> None:
+def test_files_that_are_no_utf_8_text_are_refused(tmp_path: Path) -> None:
     for name in ("x.csv", "x.jsonl", "x.json"):
-        with pytest.raises(DatasetError, match=problem) as caught:
-            read(write(tmp_path, data, name))
-        assert "\n" not in str(caught.value)
+        for data, place in (
+            ("file,label\n".encode("utf-16"), r"line 1 .* \(byte 0xff at 1\)"),
+            (b'{"file": "x", "y": 1}\n\n{"y": "caf\xe9"}\n', r"line 3 .* \(byte 0xe9 at 11\)"),
+        ):
+            with pytest.raises(DatasetError, match=f"{place}: decompress .*, or convert") as caught:
+                read(write(tmp_path, data, name))
+            assert "\n" not in str(caught.value)
 
 
 def test_json_a_line_may_be_called_json_and_have_a_byte_order_mark(tmp_path: Path) -> None:
@@ -224,8 +216,7 @@ def test_json_a_line_may_be_called_json_and_have_a_byte_order_mark(tmp_path: Pat
 def test_long_files_of_json_have_to_be_a_row_a_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tables, "JSON_BYTES_MAX", 100)
-    monkeypatch.setattr(tables, "LINE_BYTES_MAX", 100)
+    monkeypatch.setattr(tables, "BYTES_MAX", 100)
     lines = [json.dumps({"file": f"{number}.jpg", "label": number}) for number in range(20)]
     assert len(read(write(tmp_path, "\n".join(lines), "x.json"))) == 20
     with pytest.raises(DatasetError, match="write it as JSONL, an object a line"):

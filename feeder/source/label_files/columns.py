@@ -50,7 +50,6 @@ _SPLIT_NAMES: Final = frozenset(
 _SPLIT_FLAG: Final = re.compile(r"is[-_ ]?(.+)", re.IGNORECASE | re.DOTALL)
 _REST: Final = "rest"
 """The split of rows that are not of the one that a column of yes and no is about."""
-_SHOWN_COLUMNS: Final = 12
 HOT_KINDS: Final = ("multi", "one-hot", "multi-hot")
 """Kinds of labels for which a column, or a place in a list, is a class."""
 SEPARATORS: Final = (";", "|", ",")
@@ -210,17 +209,14 @@ def choose_split_column(
 
 def find_confidence(names: Sequence[str]) -> str | None:
     """Return the column with the confidence of each row's label, None without one."""
-    folded = {_fold(name): name for name in reversed(names)}
-    return next((folded[name] for name in _CONFIDENCE_NAMES if name in folded), None)
+    return next((name for name in names if _fold(name) in _CONFIDENCE_NAMES), None)
 
 
 def describe_columns(names: Sequence[str], what: str) -> str:
     """Return where labels are, for a message: "column label", ``what`` being a column."""
-    shown = [printable(name) for name in names]
-    if len(shown) < 2:
-        return "".join(name if name.startswith("column ") else f"{what} {name}" for name in shown)
-    more = f" and {len(shown) - 3:,} more" if len(shown) > 3 else ""
-    return f"{what}s {', '.join(shown[:3])}{more}"
+    shown = _show(names, 3)
+    is_plain = not names or (len(names) == 1 and shown.startswith("column "))
+    return shown if is_plain else f"{what}{'s' * (len(names) > 1)} {shown}"
 
 
 def has_image_suffix(name: str) -> bool:
@@ -232,10 +228,9 @@ def _fold(name: str) -> str:
     return name.strip().lower().replace("-", "_").replace(" ", "_")
 
 
-def _show(names: Collection[str]) -> str:
-    shown = ", ".join(printable(name[:60]) for name in list(names)[:_SHOWN_COLUMNS])
-    more = len(names) - _SHOWN_COLUMNS
-    return f"{shown} and {more} more" if more > 0 else shown
+def _show(names: Sequence[str], most: int = 12) -> str:
+    shown = ", ".join(printable(name[:60]) for name in names[:most])
+    return f"{shown} and {len(names) - most:,} more" if len(names) > most else shown
 
 
 class BadLabel(ValueError):  # noqa: N818 -- names what happened

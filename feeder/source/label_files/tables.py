@@ -26,7 +26,7 @@ from feeder.process.regular_file import open_regular_file
 from feeder.source.label_files.columns import has_image_suffix
 from feeder.source.location.storage import read_whole
 
-JSON_BYTES_MAX: Final = 64 << 20  # Python's objects take about ten times as much
+BYTES_MAX: Final = 64 << 20  # of a line, and of a JSON file; as Python's objects ten times as much
 KEY: Final = "(key)"
 """The field that stands for the key of an object within an object."""
 VALUE: Final = "(value)"
@@ -36,15 +36,6 @@ _SPACES: Final = " "
 _START_BYTES: Final = 1 << 16
 _LINE_SUFFIXES: Final = frozenset({".jsonl", ".ndjson"})
 _SAMPLE_LINES: Final = 20
-LINE_BYTES_MAX: Final = 16 << 20
-_NO_TEXT: Final = {
-    b"\x1f\x8b": "is compressed: decompress it with `gunzip`",
-    b"\x28\xb5\x2f\xfd": "is compressed: decompress it with `unzstd`",
-    b"PK\x03\x04": "is a spreadsheet or a zip archive: save it as CSV, or unzip it",
-    b"PAR1": "is a Parquet file: write it as CSV or JSONL",
-    codecs.BOM_UTF16_LE: "is UTF-16: convert it with `iconv -f utf-16 -t utf-8`",
-    codecs.BOM_UTF16_BE: "is UTF-16: convert it with `iconv -f utf-16 -t utf-8`",
-}
 
 Rows = Iterator[tuple[int, Mapping[str, Any], str]]
 """The number of each row, its values by column, and why it cannot be read, or ""."""
@@ -116,21 +107,16 @@ def _as_object(value: object) -> tuple[Mapping[str, Any], str]:
 
 def _load_entries(path: Path, where: str) -> list[tuple[str | None, Any]]:
     """Return the entries of a JSON file, by key where they have one; "" for what is no pair."""
-    if path.stat().st_size > JSON_BYTES_MAX:
+    if path.stat().st_size > BYTES_MAX:
         raise DatasetError(
-            f"{where} has over {JSON_BYTES_MAX >> 20} MiB: write it as JSONL, an object a line, "
+            f"{where} has over {BYTES_MAX >> 20} MiB: write it as JSONL, an object a line, "
             "which is not held in memory"
         )
-    text = "".join(read_lines(path, JSON_BYTES_MAX))
+    text = "".join(read_lines(path))
     try:
         value = json.loads(text, object_pairs_hook=_keep_repeats)
     except (ValueError, RecursionError) as error:
         raise DatasetError(f"{where} is no JSON: {error}") from None
-    if isinstance(value, dict) and {"images", "annotations"} <= value.keys():
-        raise DatasetError(
-            f"{where} seems to have COCO's annotations, which are of objects and not of images: "
-            "write a CSV file with a label for each image"
-        )
     if isinstance(value, dict) and isinstance(value.get("labels"), (dict, list)):
         value = value["labels"]  # as in StyleGAN's dataset.json
     if isinstance(value, dict):
@@ -247,40 +233,34 @@ def read_class_names(path: Path) -> tuple[str, ...]:
     return tuple(names)
 
 
-def read_lines(path: Path, line_bytes_max: int = 0) -> Iterator[str]:
+def read_lines(path: Path) -> Iterator[str]:
     """Yield the lines of a file with their ends; a byte order mark is left out.
 
     Raises DatasetError for a file that cannot be read or is no UTF-8 text, with line and byte.
     """
-    for number, line in enumerate(read_byte_lines(path, line_bytes_max), 1):
+    for number, line in enumerate(read_byte_lines(path), 1):
         try:
             yield line.decode()
         except UnicodeDecodeError as error:
             raise DatasetError(
                 f"line {number} of {printable(path_to_text(path))} is not UTF-8 (byte "
-                f"{line[error.start]:#04x} at {error.start + 1}): convert the file, for example "
-                "with `iconv -f latin1 -t utf-8`"
+                f"{line[error.start]:#04x} at {error.start + 1}): decompress the file, or convert "
+                "it, for example with `iconv -f latin1 -t utf-8`"
             ) from None
 
 
-def read_byte_lines(path: Path, line_bytes_max: int = 0) -> Iterator[bytes]:
+def read_byte_lines(path: Path) -> Iterator[bytes]:
     """Yield the same as bytes, for names, which need not be UTF-8; see ``read_lines``."""
-    shown, line_bytes_max = printable(path_to_text(path)), line_bytes_max or LINE_BYTES_MAX
+    shown = printable(path_to_text(path))
     try:
         with open_regular_file(path) as file:
-            number = 0
-            while line := file.readline(line_bytes_max + 1):
-                number += 1
-                if number == 1:
-                    for magic, problem in _NO_TEXT.items():
-                        if line.startswith(magic):
-                            raise DatasetError(f"{shown} {problem}")
-                    line = line.removeprefix(codecs.BOM_UTF8)
-                if len(line) > line_bytes_max:
+            lines = iter(lambda: file.readline(BYTES_MAX + 1), b"")
+            for number, line in enumerate(lines, 1):
+                if len(line) > BYTES_MAX:
                     raise DatasetError(
-                        f"line {number} of {shown} is longer than {line_bytes_max >> 20} MiB: is "
-                        "it a text file of a line for each image?"
+                        f"line {number} of {shown} is longer than {BYTES_MAX >> 20} MiB: is it a "
+                        "text file of a line for each image?"
                     )
-                yield line
+                yield line.removeprefix(codecs.BOM_UTF8) if number == 1 else line
     except OSError as error:
         raise DatasetError(f"{shown} cannot be read: {error.strerror}") from None
