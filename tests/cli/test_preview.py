@@ -217,24 +217,25 @@ def test_pictures_are_unchanged_in_a_grid_of_the_expected_size(tmp_path: Path) -
 
 
 def test_notes_and_subtitles_are_written_below_and_above(tmp_path: Path) -> None:
-    notes = [Note(["sample 7", "crop 30 x 20 px"], [MIRRORED, "rotate +9°"]), Note(["sample 8"])]
+    operations = [MIRRORED, "rotate +9°", "brightness x 1.20", "contrast x 0.50"]
+    notes = [Note(["sample 7", "crop 30 x 20 px"], operations), Note(["sample 8"])]
     subtitles = ["a recipe", "a legend"]
     pictures, pixels = _draw(tmp_path / "sheet.png", 2, subtitles=subtitles, notes=notes)
     top = GAP + TITLE + 2 * SUBTITLE + BELOW_HEAD
-    assert pixels.shape == (top + 224 + CAPTION + 2 * NOTE + GAP, 2 * 232 + GAP, 3)
+    assert pixels.shape == (top + 224 + CAPTION + 3 * NOTE + GAP, 2 * 232 + GAP, 3)
     assert (pixels[top : top + 224, GAP : GAP + 224] == pictures[0]).all()
     assert (pixels[top : top + 224, GAP + 232 : GAP + 456] == pictures[1]).all()
     for line in range(2):
         y = GAP + TITLE + line * SUBTITLE
         assert pixels[y : y + SUBTITLE].min() < 150, "no ink in the subtitle"
-    facts, done = (top + 224 + CAPTION + line * NOTE for line in range(2))
-    left, right = pixels[:, :232], pixels[:, 232:]
-    assert left[facts : facts + NOTE].min() < 150
-    assert right[facts : facts + NOTE].min() < 150
+    notes_y = top + 224 + CAPTION
+    lines = [pixels[notes_y + NOTE * line : notes_y + NOTE * (line + 1)] for line in range(3)]
+    assert [int(line[:, :232].min()) < 150 for line in lines] == [True] * 3
+    assert [int(line[:, 232:].min()) < 150 for line in lines] == [True, False, False]
     # The mark of mirrored pictures is blue, and only the first is mirrored.
-    mark = left[done : done + NOTE, GAP : GAP + 13].astype(int)
-    assert ((mark[..., 2] - mark[..., 0]) > 100).sum() > 20
-    assert (right[done : done + NOTE] == PAPER).all()
+    blue = [(line[..., 2].astype(int) - line[..., 0] > 100).sum(axis=0) for line in lines]
+    assert [counts.any() for counts in blue] == [False, True, False]
+    assert blue[1][GAP : GAP + 13].sum() > 20
 
 
 def test_texts_are_wrapped_between_their_parts_and_shortened_in_the_middle() -> None:

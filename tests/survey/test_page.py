@@ -20,8 +20,8 @@ from feeder.errors import DatasetError
 from feeder.jpeg.recode import Subsampling
 from feeder.plan.labels import LabelSpec
 from feeder.source.item_bytes import FaultKind
-from feeder.survey.duplicates import find_duplicates
-from feeder.survey.page import render_survey
+from feeder.survey.duplicates import DUPLICATES_NAME, find_duplicates
+from feeder.survey.page import SURVEY_NAME, render_survey
 from feeder.survey.words import LEFT_OUT, ODD_KINDS, SUBSAMPLINGS
 from tests.support.sources import (
     call_feeder,
@@ -140,19 +140,25 @@ def test_names_from_outside_stay_text_and_are_cut(tmp_path: Path) -> None:
 
 
 def test_counts_are_those_of_the_manifest(tmp_path: Path) -> None:
+    flags = [Oddity.PNG if n % 2 else Oddity(0) for n in range(17)]
+    flags[1] |= Oddity.WARNED
+    flags[2] |= Oddity.EXIF_IGNORED | Oddity.WRONG_SUFFIX
+    flags[3] |= Oddity.EXIF_IGNORED
     samples = [
-        Sample(
-            name=f"s{n}.png",
-            label=n % 3,
-            flags=(Oddity.PNG if n % 2 else Oddity(0))
-            | (Oddity.WRONG_SUFFIX if n % 5 else Oddity(0)),
-            tiled=tiled_image(40 + n, 30),
-        )
+        Sample(name=f"s{n}.png", label=n % 3, flags=flags[n], tiled=tiled_image(40 + n, 30))
         for n in range(17)
     ]
+    samples[0] = Sample(name="s0.png", tiled=tiled_image(40, 90))
     manifest = write_set(tmp_path, samples, classes=("a", "b", "c", "none"), quarantined=23)
     page = _read(tmp_path, manifest, [_left_out(f"x{n:02}") for n in range(23)])
     assert "Samples 17 Classes 4" in page.text
+    (findings,) = (each for each in page.elements if each.get("class") == "findings")
+    assert [each.text for each in findings.iter("a")] == [
+        "1 class has no images",
+        "23 images (57.5 %) were left out",
+        "The decoder complained about 1 image",
+        "2 images have an EXIF rotation that was ignored",
+    ]
     for kind, count in manifest.odd.items():
         assert f"{ODD_KINDS[kind].title} {count} of 17 samples" in page.text
     kinds = {each.findtext("div/h3"): each for each in page.elements if each.get("class") == "kind"}
@@ -160,13 +166,26 @@ def test_counts_are_those_of_the_manifest(tmp_path: Path) -> None:
     assert names == [f"s{n}.png" for n in (1, 3, 5, 7, 9, 11)]
     assert sum(int(row[1]) for row in page.tables["Chroma subsampling"][1:]) == 17
     charts = [each for each in page.elements if each.get("role") == "img"]
-    assert len(charts) >= 4
-    assert {bar.findtext("title") for bar in charts[0].iter("rect")} >= {"40 px: 1 image"}
+    assert len(charts) == 5
+    assert {bar.findtext("title") for bar in charts[0].iter("rect")} >= {"41–42 px: 2 images"}
     for chart in charts:  # for screen readers
         described = {chart.get("aria-labelledby"), chart.get("aria-describedby")}
         assert described == {each.get("id") for each in chart if each.tag in ("title", "desc")}
-    for name in ("Longer side", "Pixels", "Aspect ratio", "Bytes of an image, packed"):
+    for name in (
+        "Longer side",
+        "Shorter side",
+        "Pixels",
+        "Aspect ratio",
+        "Bytes of an image, packed",
+    ):
         assert sum(int(row[1]) for row in page.tables[f"{name}: images"][1:]) == 17, name
+    assert "Longer side 41 px · median 49 px · 90 px" in page.text
+    assert "Shorter side 30 px · median 30 px · 40 px" in page.text
+    assert (
+        "Fewest pixels 41 × 30 px s1.png Most pixels 40 × 90 px s0.png "
+        "Widest 56 × 30 px s16.png Tallest 40 × 90 px s0.png"
+    ) in page.text
+    assert "17 images (100 %) have a shorter side below 224 px" in page.text
     assert "1 class has no images: none ." in page.text
     assert "23 of 40 images (57.5 %) did not become samples." in page.text
     listed = [row[0] for row in page.tables["Left out: truncated"][1:]]
@@ -183,6 +202,7 @@ def test_many_classes_are_a_chart_with_both_ends_as_tables(tmp_path: Path) -> No
     assert [row[:3] for row in largest[:2]] == [["0", "class0", "90"], ["1", "class1", "2"]]
     smallest = page.tables["The smallest, without empty ones"][1:]
     assert smallest[0][:3] == ["5", "class5", "1"]
+    assert "The largest class is 90 times as large as the smallest" in page.text
     assert "60 classes have no images: class700 , class701" in page.text
     assert "class749 and 10 more." in page.text
     bars = [text for text in page.texts if text.endswith(" images") and ". to " in text]
@@ -190,7 +210,8 @@ def test_many_classes_are_a_chart_with_both_ends_as_tables(tmp_path: Path) -> No
     assert bars[0].endswith(": 90 images")  # as high as the largest of them
 
 
-def test_pictures_are_small_and_few(tmp_path: Path) -> None:
+def test_pictures_are_small_and_few(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("feeder.survey.pictures._BYTES_MAX", 2_500)
     every = Oddity(sum(Oddity))
     samples = [
         Sample(name=f"s{n}", source=1 + n // 2, flags=every, tiled=tiled_image(300, 200))
@@ -201,7 +222,7 @@ def test_pictures_are_small_and_few(tmp_path: Path) -> None:
     assert len(page.pictures) == 6 * len(Oddity) + 12
     for picture in {*page.pictures}:
         data = base64.b64decode(picture.partition(",")[2])
-        assert len(data) <= 8_000
+        assert len(data) <= 2_500
         with Image.open(io.BytesIO(data)) as decoded:
             assert decoded.format == "JPEG"
             assert max(decoded.size) <= 128
@@ -250,12 +271,20 @@ def test_the_command_writes_the_page_of_a_packed_dataset(packed: Path, tmp_path:
     page = ReadPage(out.read_text("utf-8"))
     manifest = load_manifest(packed)
     assert manifest.odd == {"png": 1, "cmyk": 1, "progressive": 1}
+    assert manifest.duplicates == 1
     for title in ("PNG", "CMYK JPEG", "Progressive JPEG"):
         assert f"{title} 1 of 13 samples" in page.text
     assert page.tables["Left out: truncated"][1][0] == "class0/cut.jpg"
     assert page.tables["Left out: empty"][1][0] == "class0/empty.jpg"
     assert "1 image has different labels" in page.text
     assert "class1/again.jpg" in page.text
+    reports = {packed / DUPLICATES_NAME, packed / SURVEY_NAME}
+    packing = {path: path.read_bytes() for path in reports}
+    for path in reports:
+        path.unlink()
+    assert call_feeder("survey", packed).returncode == 0
+    assert {path: path.read_bytes() for path in reports} == packing
+    assert packing[packed / SURVEY_NAME] == out.read_bytes()
 
 
 def test_no_dataset_and_a_page_that_cannot_be_written_are_one_line(
