@@ -31,6 +31,22 @@ _PIECE_BYTES: Final = 512 * BLOCK_BYTES
 """How much of an index is in memory at a time while it is verified."""
 
 
+def compare_header(reader: ShardReader, entry: ShardEntry, number: int, label_bytes: int) -> str:
+    """Return what of a shard is not as the manifest has it, such as "samples, size"; or "".
+
+    ``label_bytes`` is LabelSpec.stored_bytes of the dataset's labels.
+    """
+    header = reader.header
+    agrees = {
+        "number": header.shard == number,
+        "samples": header.samples == entry.samples,
+        "size": reader.file_bytes == header.file_bytes == entry.bytes,
+        "labels": header.label_bytes == label_bytes or not header.samples,
+        "index": f"{header.index_checksum:016x}" == entry.index_xxh3,
+    }
+    return ", ".join(what for what, same in agrees.items() if not same)
+
+
 class ProvenShard(ShardReader):
     """Shard ``number`` of the dataset in ``folder``; DatasetError unless it matches ``entry``.
 
@@ -49,7 +65,9 @@ class ProvenShard(ShardReader):
     ) -> None:
         super().__init__(folder / entry.name)
         try:
-            self._compare_header(entry, number, label_bytes)
+            different = compare_header(self, entry, number, label_bytes)
+            if different:
+                raise self._mismatch(f"different {different}")
             if block_hashes is None:
                 block_hashes = self._prove_index(entry)
             elif len(block_hashes) != -(-self._index_bytes // BLOCK_BYTES):
@@ -114,19 +132,6 @@ class ProvenShard(ShardReader):
         block = self._block[: self._index_bytes - start]
         self.read_into(self.header.records_offset + start, block)
         return block if checksum(block) == self.block_hashes[number] else None
-
-    def _compare_header(self, entry: ShardEntry, number: int, label_bytes: int) -> None:
-        header = self.header
-        agrees = {
-            "number": header.shard == number,
-            "samples": header.samples == entry.samples,
-            "size": self.file_bytes == header.file_bytes == entry.bytes,
-            "labels": header.label_bytes == label_bytes or not header.samples,
-            "index": f"{header.index_checksum:016x}" == entry.index_xxh3,
-        }
-        if not all(agrees.values()):
-            different = ", ".join(what for what, same in agrees.items() if not same)
-            raise self._mismatch(f"different {different}")
 
     def _prove_index(self, entry: ShardEntry) -> "array[int]":
         """Read the whole index; return the hashes of its blocks if it matches ``entry``."""

@@ -7,8 +7,8 @@ own, and padding between blobs must be zero. Each sample must also be consistent
 the dataset's kind, its tiles decode to the content checksum in its record, and the complete JPEG
 decodes without a warning, to the same pixels by both decoders.
 
-Shards are checked by worker processes (see task_pool), which report each problem as one line. Of a
-sample the first problem is reported.
+Shards are checked by worker processes (see task_pool), which report each problem as one line: the
+first of a sample, or of a shard whose header or index is not that of the manifest.
 """
 
 import warnings
@@ -32,6 +32,7 @@ from feeder.dataset.manifest import (
     Manifest,
     load_manifest,
 )
+from feeder.dataset.proven_shard import compare_header
 from feeder.dataset.reader import ShardReader
 from feeder.dataset.record_checks import find_inconsistent
 from feeder.errors import DatasetError
@@ -126,54 +127,38 @@ def perform(setup: Setup, task: Task, report: Report) -> dict[str, Any]:
         warnings.simplefilter("error")  # a decoder's warning is a problem
         try:
             with closing(ShardReader(path_from_text(setup.path) / task.entry.name)) as reader:
-                for what in _compare_header(reader, setup, task):
-                    report.send(problem=f"{task.entry.name}: {what}")
-                for what in _check_samples(reader, setup, task, report, counts):
-                    report.send(problem=what)
+                for problem in _check_shard(reader, setup, task, report, counts):
+                    report.send(problem=problem)
         except DatasetError as error:  # the file cannot be read to its end
             report.send(problem=str(error))
     return counts
 
 
-def _compare_header(reader: ShardReader, setup: Setup, task: Task) -> Iterator[str]:
-    entry, header, label_bytes = task.entry, reader.header, setup.labels.stored_bytes
-    if header.shard != task.number:
-        yield f"its header has shard number {header.shard}"
-    if header.samples != entry.samples:
-        yield f"it holds {header.samples} samples, the manifest has {entry.samples}"
-    if not reader.file_bytes == header.file_bytes == entry.bytes:
-        yield f"it has {reader.file_bytes} bytes, the manifest has {entry.bytes}"
-    if header.samples and header.label_bytes != label_bytes:
-        yield f"it has {header.label_bytes} bytes of labels a sample, not {label_bytes}"
-    if f"{header.index_checksum:016x}" != entry.index_xxh3:
-        yield "its index checksum differs from the manifest's"
-
-
-def _check_samples(
+def _check_shard(
     reader: ShardReader, setup: Setup, task: Task, report: Report, counts: dict[str, Counter[str]]
 ) -> Iterator[str]:
-    """Check all samples, and that nothing is between them; count the good ones."""
-    shard, index, decoder = task.entry.name, reader.read_index(), turbojpeg.TurboJPEG()
+    """Yield the problems of a shard, in order; count its good samples."""
+    shard, index = task.entry.name, reader.read_index()
+    different = compare_header(reader, task.entry, task.number, setup.labels.stored_bytes)
+    if different:
+        yield f"{shard}: it differs from the manifest in its {different}"
+        return
     if not index.is_intact:
         yield f"{shard}: the checksum of its records, labels and names does not match"
-    # where the last blob and name ended; None after a damaged record
-    blobs_end: int | None = HEADER_BYTES
-    names_end: int | None = 0
+        return
+    decoder = turbojpeg.TurboJPEG()
+    blobs_end, names_end = HEADER_BYTES, 0
     for row, record in enumerate(index.records):
         report.add(count=1)
-        where = f"sample {task.first_sample + row} ({{}}) in {shard}: {{}}"
-        if not record_is_intact(record.tobytes()):
-            yield where.format("name unknown", "its record is damaged")
-            blobs_end = names_end = None
-            continue
         blob_begin, blob_bytes = int(record["offset"]), int(record["blob_bytes"])
-        is_inside = reader.holds_blob(blob_begin, blob_bytes)
+        name_begin, name_bytes = int(record["name_offset"]), int(record["name_bytes"])
         try:
-            if not is_inside:
+            if not record_is_intact(record.tobytes()):
+                raise ValueError("its record is damaged")
+            if not reader.holds_blob(blob_begin, blob_bytes):
                 raise ValueError("its record points out of the shard")
-            if blobs_end is not None:
-                _check_padding(reader, blobs_end, blob_begin)
-            if names_end not in (None, int(record["name_offset"])):
+            _check_padding(reader, blobs_end, blob_begin)
+            if name_begin != names_end:
                 raise ValueError("its name is not where it belongs")
             _check_fields(setup, index.records[row : row + 1], index.label_rows[row])
             blob = np.zeros(blob_bytes + READ_SLACK_BYTES, np.uint8)
@@ -182,19 +167,18 @@ def _check_samples(
             _check_blob(record, blob.data[:blob_bytes], setup.tile_width_px)
             _decode(record, blob, decoder)
         except ValueError as error:
-            yield where.format(printable(decode_name(index.name(record))), error)
+            name = printable(decode_name(index.name(record)))
+            yield f"sample {task.first_sample + row} ({name}) in {shard}: {error}"
         else:
             counts["odd"].update(Oddity(int(record["flags"])).kinds())
             counts["subsampling"][Subsampling(int(record["subsampling"])).name.lower()] += 1
-        blobs_end = blob_begin + blob_bytes if is_inside else None
-        names_end = int(record["name_offset"]) + int(record["name_bytes"])
+        blobs_end, names_end = blob_begin + blob_bytes, name_begin + name_bytes
     try:
-        if blobs_end is not None:
-            _check_padding(reader, blobs_end, reader.header.records_offset)
+        _check_padding(reader, blobs_end, reader.header.records_offset)
+        if names_end != len(index.names):
+            raise ValueError("its names do not end where its last sample's does")
     except ValueError as error:
-        yield f"{shard}: before its records: {error}"
-    if names_end not in (None, len(index.names)):
-        yield f"{shard}: its names do not end where its last sample's does"
+        yield f"{shard}: after its last sample: {error}"
 
 
 def _check_padding(reader: ShardReader, start: int, end: int) -> None:
@@ -214,10 +198,9 @@ def _check_fields(setup: Setup, record: NDArray[np.void], stored: NDArray[np.uin
         raise ValueError(
             f"no sample has {width} x {height} pixels, subsampling {subsampling} and class {label}"
         )
-    if len(stored) == setup.labels.stored_bytes:  # else the header's problem
-        fault = setup.labels.find_fault(stored.tobytes())
-        if fault is not None:
-            raise ValueError(fault)
+    fault = setup.labels.find_fault(stored.tobytes())
+    if fault is not None:
+        raise ValueError(fault)
 
 
 def _check_blob(record: np.void, blob: memoryview, tile_width_px: int) -> None:

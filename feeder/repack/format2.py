@@ -34,6 +34,7 @@ from feeder.dataset.manifest import (
     read_manifest,
 )
 from feeder.dataset.manifest import VERSION as CURRENT_VERSION
+from feeder.dataset.proven_shard import compare_header
 from feeder.dataset.reader import ShardIndex, ShardReader
 from feeder.errors import ConfigError, DatasetError
 
@@ -101,14 +102,9 @@ def read_index(reader: ShardReader, entry: ShardEntry, number: int, label_bytes:
     ``reader`` is one of ``VERSION``, ``entry`` the manifest's entry, ``label_bytes`` the size of a
     label row. Raises DatasetError unless the shard has the size and the index that ``entry`` says.
     """
-    header, index = reader.header, reader.read_index()
-    if not (
-        index.is_intact
-        and f"{header.index_checksum:016x}" == entry.index_xxh3
-        and (header.shard, header.samples, header.label_bytes)
-        == (number, entry.samples, label_bytes)
-        and reader.file_bytes == header.file_bytes == entry.bytes
-    ):
+    index = reader.read_index()
+    different = compare_header(reader, entry, number, label_bytes)
+    if different or not index.is_intact:
         raise DatasetError(
             f"{reader.path} does not match the manifest; restore it, or pack the source again"
         )

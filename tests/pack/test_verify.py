@@ -1,6 +1,7 @@
 """Verifying: a change of any byte of a dataset is found, and each problem names its sample."""
 
 import contextlib
+import re
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
@@ -14,7 +15,14 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
-from feeder.dataset.format import SampleRecord, ShardHeader, checksum, decode_header, shard_name
+from feeder.dataset.format import (
+    RECORD_BYTES,
+    SampleRecord,
+    ShardHeader,
+    checksum,
+    decode_header,
+    shard_name,
+)
 from feeder.dataset.manifest import MANIFEST_NAME, QUARANTINE_NAME, load_manifest
 from feeder.dataset.reader import ShardReader
 from feeder.errors import DatasetError
@@ -141,8 +149,8 @@ def test_shards_of_another_size_or_number_are_found(damaged: Path) -> None:
     whole, other = path.read_bytes(), (damaged / shard_name(1)).read_bytes()
     for content, message in (
         (whole[:-1], "is truncated"),
-        (whole + b"\0", "it has "),
-        (other, "its header has shard number 1"),
+        (whole + b"\0", "shard-00000.fds: it differs from the manifest in its size"),
+        (other, "shard-00000.fds: it differs from the manifest in its number, "),
     ):
         path.write_bytes(content)
         assert message in _problems(damaged)[0]
@@ -280,4 +288,13 @@ def test_any_change_of_label_rows_is_found(tmp_path: Path) -> None:
     names_bytes = header.names_bytes - 3
     moved = replace(header, names_offset=header.names_offset + 3, names_bytes=names_bytes)
     path.write_bytes(moved.encode() + whole[64:])
-    assert "shard-00000.fds: it has 3 bytes of labels a sample, not 2" in _problems(tmp_path)
+    assert _problems(tmp_path) == ["shard-00000.fds: it differs from the manifest in its labels"]
+
+
+def test_a_record_with_a_wrong_checksum_of_its_own_is_found(damaged: Path) -> None:
+    header, _, _ = _index(damaged, 0)
+    content = bytearray((damaged / shard_name(0)).read_bytes())
+    content[header.records_offset + RECORD_BYTES - 1] ^= 1
+    _write_sealed(damaged, 0, content)
+    (problem,) = _problems(damaged)
+    assert re.fullmatch(r"sample 0 \(.*\) in shard-00000.fds: its record is damaged", problem)
