@@ -30,7 +30,6 @@ from tests.support.daemon import (
     check_batch,
     listening_port,
     needs_ipv6,
-    open_fds,
     run_status,
     serve,
     small_recipe,
@@ -155,7 +154,7 @@ def _fds_without_dataset(process: psutil.Process, packed: Path) -> int:
     """
     opened = [file.path for file in process.open_files() if packed in Path(file.path).parents]
     assert len(opened) == len(set(opened))
-    return open_fds(process) - len(opened)
+    return int(process.num_fds()) - len(opened)
 
 
 def test_an_idle_daemon_sleeps(daemon: Daemon) -> None:

@@ -5,7 +5,7 @@ import pytest
 from feeder.session.worker_watch import CHUNK_DEADLINE_S, PATIENCE_S, UNANSWERED_S
 from feeder.wire.messages import Failed
 from tests.session.test_silence import LATE_S
-from tests.support.session_shell import ROWS, Shell, alone_with, limits
+from tests.support.session_shell import ROWS, Shell, limits
 
 A, B, C = b"a", b"b", b"c"
 
@@ -33,6 +33,16 @@ def datasets_in_flight(shell: Shell) -> dict[int, list[str]]:
 
 def failures(shell: Shell, peer: bytes) -> list[Failed]:
     return [m for p, m in shell.inbox if p == peer and isinstance(m, Failed)]
+
+
+def alone_with(shell: Shell, first: int) -> int:
+    """Return the worker that has only the chunk from row ``first``, after filling others."""
+    while True:
+        firsts = {w: [shell.fills[t].first for t in held] for w, held in shell.workers.items()}
+        alone = [worker for worker, rows in firsts.items() if rows == [first]]
+        if alone:
+            return alone[0]
+        shell.fill(next(worker for worker, rows in firsts.items() if rows and rows[0] != first))
 
 
 def fill_all_but(shell: Shell, dataset: str) -> None:

@@ -256,10 +256,6 @@ def command_of(process: psutil.Process) -> list[str]:
         return []
 
 
-def open_fds(process: psutil.Process) -> int:
-    return int(process.num_fds())
-
-
 def run_status(endpoint: str) -> dict[str, Any]:
     """Return what ``feeder status --counters --json`` prints."""
     return dict(json.loads(call_feeder("status", endpoint, "--counters", "--json").stdout))

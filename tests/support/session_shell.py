@@ -1,6 +1,7 @@
 """A simulated node process around the session state machine; it checks every instruction."""
 
 import copy
+import itertools
 import math
 from collections import Counter
 from dataclasses import dataclass, field
@@ -96,6 +97,7 @@ def limits(**fields: float) -> SessionLimits:
 class Wanted:
     """A client's view of a batch that it has requested."""
 
+    filled: set[int] = field(default_factory=set)
     sent: set[int] = field(default_factory=set)
     failed: bool = False
 
@@ -132,8 +134,7 @@ class Shell:
         self.now_s = 0.0
         self.available_bytes = 1 << 40
         self.is_local = self.is_ipc = False  # where clients connect from
-        self.next_session = 1
-        self.next_worker = 1
+        self._next_session, self._next_worker = itertools.count(1), itertools.count(1)
         self.workers: dict[int, list[int]] = {}  # tickets in flight, oldest first
         self.fills: dict[int, Fill] = {}
         self.open: dict[int, Session] = {}  # memory that exists
@@ -142,7 +143,6 @@ class Shell:
         # By session whose slots a client maps: the batch lent in each slot.
         self.mapped: dict[int, dict[int, Key]] = {}
         self.claims_refused: list[str] = []
-        self.rows_filled: dict[Key, set[int]] = {}  # by (session, slot), of the batch in it
         self.returning: list[Key] = []
         self.closing: list[int] = []
         self.clients: dict[bytes, ClientView] = {}
@@ -181,11 +181,11 @@ class Shell:
     ) -> list[events.Instruction]:
         if not isinstance(message, Hello):
             return self.apply(events.MessageReceived(peer, message))
-        session, self.next_session = self.next_session, self.next_session + 1
+        number = next(self._next_session)
         self.clients.pop(peer, None)
         local = {"is_local": self.is_local, "is_ipc": self.is_ipc}
         return self.apply(
-            HelloReceived(session, peer, message, self.available_bytes, account, **local)
+            HelloReceived(number, peer, message, self.available_bytes, account, **local)
         )
 
     def hello(
@@ -245,7 +245,7 @@ class Shell:
         self.message(peer, Ping(session=self.clients[peer].session, **totals))
 
     def join(self) -> int:
-        worker, self.next_worker = self.next_worker, self.next_worker + 1
+        worker = next(self._next_worker)
         self.workers[worker] = []
         self.apply(events.WorkerJoined(worker))
         return worker
@@ -263,8 +263,9 @@ class Shell:
     def fill(self, worker: int, *, busy_s: float = 0.0, cpu_s: float = 0.0) -> Fill:
         ticket = self.workers[worker].pop(0)
         self.filled = fill = self.fills.pop(ticket)
-        rows = self.rows_filled.setdefault((fill.session, fill.slot), set())
-        rows |= set(range(fill.first, fill.first + fill.count))
+        _, wanted = self.holders[fill.session, fill.slot]
+        if wanted is not None:
+            wanted.filled |= set(range(fill.first, fill.first + fill.count))
         self.apply(Filled(ticket, busy_s, cpu_s))
         done, self.filled = self.filled, None
         return done
@@ -278,7 +279,6 @@ class Shell:
         """The socket has finished with a slot that is wanted back."""
         key = self.returning.pop(position)
         self.holders.pop(key, None)
-        self.rows_filled.pop(key, None)
         self.apply(events.SlotReturned(*key))
 
     def close_slots(self, position: int = 0) -> None:
@@ -402,7 +402,6 @@ class Shell:
         in_flight = any((fill.session, fill.slot) == slot_key for fill in self.fills.values())
         if view.wanted.get(key) is not wanted and not in_flight:
             del self.holders[slot_key]
-            self.rows_filled.pop(slot_key, None)
 
     def _check_chunk(self, sent: events.SendChunk) -> None:
         chunk = sent.chunk
@@ -425,7 +424,8 @@ class Shell:
         wanted = view.wanted[lent.epoch, lent.index]
         assert not wanted.failed
         assert not wanted.sent, "each batch is lent once"
-        assert self.rows_filled[lent.session, lent.slot] == ROWS, "the whole batch is filled"
+        assert self.holders[lent.session, lent.slot][1] is wanted
+        assert wanted.filled == ROWS, "the whole batch is filled"
         assert lent.slot not in self.mapped[lent.session], "a slot is lent once at a time"
         assert lent.slot < view.window
         self.mapped[lent.session][lent.slot] = lent.epoch, lent.index
@@ -475,13 +475,3 @@ class Shell:
             slots_bytes=sum(session.layout.total_bytes for session in mine),
             recipes=Counter((session.dataset, session.hello.recipe) for session in live),
         )
-
-
-def alone_with(shell: Shell, first: int) -> int:
-    """Return the worker that has only the chunk from row ``first``, after filling others."""
-    while True:
-        firsts = {w: [shell.fills[t].first for t in held] for w, held in shell.workers.items()}
-        alone = [worker for worker, rows in firsts.items() if rows == [first]]
-        if alone:
-            return alone[0]
-        shell.fill(next(worker for worker, rows in firsts.items() if rows and rows[0] != first))
