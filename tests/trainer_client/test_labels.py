@@ -1,14 +1,12 @@
 """Labels of every kind from a real daemon to both loaders, padding included."""
 
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
-from feeder.cli import main as cli
 from feeder.errors import ConfigError
 from feeder.plan.labels import LabelSpec
 from tests.support.daemon import Daemon
@@ -105,28 +103,6 @@ def test_an_evaluation_over_ranks_has_each_samples_labels_and_padding(
         assert sorted(valid) == [0, 3, 5, 5, 5, 5]
         for found, copy in kept:
             assert np.asarray(found).tobytes() == copy.tobytes(), "labels are arrays of their own"
-
-
-def test_a_preview_shows_the_labels(
-    endpoints: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    drawn: list[list[str]] = []
-
-    def keep(images: object, captions: list[str], *rest: object, **more: object) -> None:
-        drawn.append(captions)
-
-    monkeypatch.setattr("feeder.cli.contact_sheet.draw_contact_sheet", keep)
-    monkeypatch.chdir(tmp_path)
-    for name in NAMES:
-        served = ["--from", endpoints["ipc"], "--dataset", name]
-        order = ["--split", "val", "--batch-size", "6", "--image-size", "16"]
-        assert cli.main(["preview", *served, *order]) == 0
-    index, multi, floats, one, none = drawn
-    assert set(index) == {"class0", "class1", "class2"}
-    assert {len(caption.split(", ")) for caption in multi if caption} <= {1, 2}
-    assert all(caption.count(", ") == 2 for caption in floats)
-    assert all(float(caption) >= 0 for caption in one)
-    assert none == [""] * 6
 
 
 @pytest.mark.parametrize("labels", [MULTI, FLOATS, NONE], ids=lambda each: each.kind)

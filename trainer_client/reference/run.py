@@ -303,9 +303,9 @@ class Run:
         history = [*self.progress.history]
         partial = self.result.epochs[-1:] if ending == "time-budget" else []
         history += [each for each in partial if each not in history]
-        scores = [(each.best_top1, each.epoch) for each in history if each.best_top1 is not None]
-        best = max(scores, key=lambda score: (score[0], -score[1]), default=(None, None))
-        evaluated = [each for each in history if each.top1 is not None]
+        evaluated = [each for each in history if each.best_top1 is not None]
+        # The first of the most accurate ones.
+        best = max(evaluated, key=lambda each: each.best_top1 or 0.0, default=None)
         seconds = sum(each.seconds for each in history)
         return Outcome(
             ending=ending,
@@ -314,8 +314,8 @@ class Run:
             images_per_s=sum(each.images for each in history) / seconds if seconds else 0.0,
             wait_share=sum(each.wait_share * each.seconds for each in history) / (seconds or 1),
             val_top1=evaluated[-1].top1 if evaluated else None,
-            best_top1=best[0],
-            best_epoch=best[1],
+            best_top1=best.best_top1 if best else None,
+            best_epoch=best.epoch if best else None,
             target_s=self.progress.target_s,
         )
 
