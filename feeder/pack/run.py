@@ -92,10 +92,10 @@ def pack_dataset(
 ) -> PackSummary:
     """Pack ``source`` into the dataset ``destination``, or resume a killed run.
 
-    ``spec`` is the source if it is recognised already. ``run`` performs the parts, by default
-    in processes of this host. Raises ConfigError (impossible request),
-    DatasetError (nothing to pack, or more bad images than ``max_bad`` allows), SourceChangedError
-    (a file is not the one that was listed) and ResourceError (disk full or not writable).
+    ``spec`` is the source if it is recognised already. ``run`` performs the parts, by default in
+    processes of this host. Raises ConfigError (impossible request), DatasetError (nothing to pack,
+    or more bad images than ``max_bad`` allows), SourceChangedError (a file is not the one that was
+    listed) and ResourceError (disk full or not writable).
     """
     began_s = time.monotonic()
     location = source if isinstance(source, str) else path_to_text(source)
@@ -118,18 +118,8 @@ def pack_dataset(
         with WorkFolder(destination) as work:
             work.lock()
             refuse_spool(work, spec)
-            labels = stamp_labels(spec)
             try:
-                plan = plan_packing(work, spec, options, known, progress)
-                check_labels(labels)
-                work.begin(msgspec.to_builtins(plan.state))
-                packed: Counter[str] = Counter()
-                if not (destination / MANIFEST_NAME).exists():
-                    packed, results = pack_parts(work, plan, options, run or run_tasks, progress)
-                    check_source(spec, plan.items.lists, progress)
-                    check_labels(labels)
-                    classes = plan.classes.classes
-                    publish_parts(work, plan.state, classes, plan.rejected, results, progress)
+                plan, packed = _pack_into(work, spec, options, known, run or run_tasks, progress)
             except (ConfigError, DatasetError) as error:
                 # Other options may still pack a spool, and lists where too many images are bad.
                 if spec.kind != "samples" and not isinstance(error, TooManyBadImages):
@@ -156,6 +146,28 @@ def pack_dataset(
             packed_bytes=packed["bytes"],
             seconds=time.monotonic() - began_s,
         )
+
+
+def _pack_into(
+    work: WorkFolder,
+    spec: SourceSpec,
+    options: PackOptions,
+    known: Manifest | None,
+    run: RunTasks,
+    progress: ProgressLine,
+) -> tuple["PackPlan", Counter[str]]:
+    """Take the stages that no earlier run has completed; return counts of what was packed, too."""
+    labels = stamp_labels(spec)
+    plan = plan_packing(work, spec, options, known, progress)
+    check_labels(labels)
+    work.begin(msgspec.to_builtins(plan.state))
+    packed: Counter[str] = Counter()
+    if not (work.path.parent / MANIFEST_NAME).exists():
+        packed, results = pack_parts(work, plan, options, run, progress)
+        check_source(spec, plan.items.lists, progress)
+        check_labels(labels)
+        publish_parts(work, plan.state, plan.classes.classes, plan.rejected, results, progress)
+    return plan, packed
 
 
 def load_known(dataset: Path | None) -> Manifest | None:

@@ -173,9 +173,11 @@ class Spool:
             if listed.items and self._kind != "none":
                 self._form = Form(int(items.rows["form"][0]))
                 self._width = next(iter(listed.facts.widths), 1)
-        numbers = {int(path.name[5:10]) for path in self._folder.glob("list-*")}
-        for number in numbers - {*range(1, self._complete + 1)}:
-            forget_list(self._folder, number)
+        # incomplete ones, and those behind a gap that a crash of the machine left
+        for path in self._folder.glob("list-*"):
+            number = int(path.name.removeprefix("list-").partition(".")[0])
+            if not 0 < number <= self._complete:
+                forget_list(self._folder, number)
 
     def _complete_container(self) -> None:
         if self._open is None:

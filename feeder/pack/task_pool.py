@@ -245,7 +245,8 @@ def perform_here(
     """
     report = Report(send)
     try:
-        check_import_memory()
+        if module not in sys.modules:  # else it has its memory
+            check_import_memory()
         tasks = importlib.import_module(module)
         answer = tasks.perform(
             msgspec.convert(setup, tasks.Setup), msgspec.convert(task, tasks.Task), report
