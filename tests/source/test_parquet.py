@@ -176,6 +176,14 @@ def test_a_schema_that_does_not_fit_is_one_line_with_what_there_is(
     check_refused("parquet", write(tmp_path, columns(table)), reason, **options)
 
 
+def test_a_column_that_is_there_twice_is_not_chosen(tmp_path: Path) -> None:
+    labels = pa.array([0] * 5)
+    table = pa.Table.from_arrays([pa.array(IMAGES), labels, labels], ["image", "label", "label"])
+    pq.write_table(table, tmp_path / "a.parquet")
+    problem = "has 2 columns label (--label), not one: its columns are image (binary), label (int64"
+    check_refused("parquet", tmp_path / "a.parquet", problem, label="label")
+
+
 def _in_the_middle(data: bytes) -> bytes:
     at = data.index(IMAGES[3])
     return data[:at] + b"\xd8" + data[at + 1 :]
