@@ -1,10 +1,10 @@
 """feeder status and feeder top without a terminal: what they print, and their errors."""
 
-import builtins
 import json
+import re
+import subprocess
 import sys
 import time
-from typing import Any
 
 import msgspec
 import pytest
@@ -123,42 +123,25 @@ def test_wrong_arguments_are_named(arguments: tuple[str, ...], message: str) -> 
     assert message in str(caught.value)
 
 
-@pytest.mark.parametrize("form", ["--json", "--counters"])
-def test_without_rich_programs_still_get_their_output(
-    form: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_rich_programs_still_get_their_output() -> None:
     """A training environment has no rich, and must not need the daemon's libraries for it."""
-    for name in [name for name in sys.modules if name.partition(".")[0] == "rich"]:
-        monkeypatch.delitem(sys.modules, name)
-    for name in [name for name in sys.modules if name.startswith("feeder.screens.")]:
-        monkeypatch.delitem(sys.modules, name)
-        # The package keeps a name for each module, which importing it again would replace for good.
-        monkeypatch.delattr(sys.modules["feeder.screens"], name.rpartition(".")[2], raising=False)
-    real_import = builtins.__import__
-
-    def without_rich(name: str, *arguments: Any, **options: Any) -> Any:
-        if name.partition(".")[0] == "rich":
-            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
-        return real_import(name, *arguments, **options)
-
-    monkeypatch.setattr(builtins, "__import__", without_rich)
+    code = "import sys; sys.modules['rich'] = None; from feeder.__main__ import start; start()"
     with ReportNode(healthy()) as node:
-        assert run("status", node.endpoint, form) == 0
-        assert json.loads(capsys.readouterr().out) if form == "--json" else True
-        with pytest.raises(Exception, match=r"rich.*pip install rich.*--json or --counters"):
-            run("status", node.endpoint)
+        json_form, counters, text = (
+            subprocess.run(
+                [sys.executable, "-c", code, "status", node.endpoint, *form],
+                capture_output=True,
+                text=True,
+            )
+            for form in (["--json"], ["--counters"], [])
+        )
+    assert json.loads(json_form.stdout)["verdict"]["kind"] == "healthy"
+    assert counters.stdout == "batches  12\n"
+    assert re.search("rich.*pip install rich.*--json or --counters", text.stderr)
 
 
 def named(report: HostReport, name: str, host: str, incarnation: int) -> HostReport:
     return msgspec.structs.replace(report, name=name, host=host, incarnation=incarnation)
-
-
-def test_several_hosts_get_a_line_each(capsys: pytest.CaptureFixture[str]) -> None:
-    with ReportNode(named(healthy(), "", "h1", 1)) as one, ReportNode(compute_bound()) as other:
-        assert run("status", one.endpoint, other.endpoint) == 0
-    lines = capsys.readouterr().out.splitlines()
-    assert [line.split()[-1] for line in lines] == ["state", "healthy", "compute-bound"]
-    assert lines[1].split()[:2] == [one.endpoint, "h1"]
 
 
 def test_feeders_that_share_a_name_are_one_line(capsys: pytest.CaptureFixture[str]) -> None:
@@ -183,12 +166,17 @@ def test_feeders_that_share_a_name_are_one_line(capsys: pytest.CaptureFixture[st
     assert text.startswith(line), "lines are wrapped to the terminal's width"
 
 
-def test_an_absent_host_is_named_beside_the_others(capsys: pytest.CaptureFixture[str]) -> None:
-    with ReportNode(healthy()) as node:
+def test_hosts_get_a_line_each_and_an_absent_one_is_named(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with ReportNode(named(healthy(), "", "h1", 1)) as node:
         arguments = ("status", "tcp://127.0.0.1:1", node.endpoint, "x", "--timeout", "1")
         assert run(*arguments) == PeerError.exit_status
-        shown = " ".join(capsys.readouterr().out.split())
+        lines = [line.split() for line in capsys.readouterr().out.splitlines()]
         assert run(*arguments, "--json") == PeerError.exit_status
+    assert [line[-1] for line in lines[:4]] == ["state", "report", "healthy", "report"]
+    assert lines[2][:2] == [node.endpoint, "h1"]
+    shown = " ".join(word for line in lines for word in line)
     assert "no answer from tcp://127.0.0.1:1 within 1 s" in shown
     assert "'x' is no endpoint" in shown
     assert shown.count("no report") == 2
