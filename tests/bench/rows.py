@@ -16,6 +16,7 @@ Expected = dict[str, tuple[str, str | None]]
 """Unit and baseline of each row."""
 
 RATE = "images/s"
+SAMPLES = 41  # of the fixture ``dataset``
 
 
 def group(unit: str, *names: str) -> Expected:

@@ -17,8 +17,7 @@ from bench.stream.ablate import (
     plan_figure,
 )
 from bench.stream.streams import doublings
-from tests.bench.rows import draw, run_bench
-from tests.support.synthetic_sets import pack_synthetic
+from tests.bench.rows import SAMPLES, draw, run_bench
 
 
 def test_optimisations_are_added_and_removed_one_by_one() -> None:
@@ -42,13 +41,12 @@ def test_numbers_of_workers_double_up_to_the_most(most: int) -> None:
 
 
 @pytest.mark.extensive("a whole run of the bench")
-def test_names_and_baselines_of_rows(tmp_path: Path) -> None:
+def test_names_and_baselines_of_rows(dataset: Path, tmp_path: Path) -> None:
     affinity = os.sched_getaffinity(0)
-    dataset = pack_synthetic(tmp_path, images=17)
     report = run_bench(tmp_path, "ablate", dataset, "--rounds", 1, "--batches", 1)
     assert os.sched_getaffinity(0) == affinity
     assert report["machine"]["cores_used"]["client"] == max(affinity)
-    assert report["measured"] == {"rounds": 1, "images": 17, "images a round": 17}
+    assert report["measured"] == {"rounds": 1, "images": SAMPLES, "images a round": SAMPLES}
     rows = {row["name"]: row["baseline"] for row in report["results"]}
     for before, name in itertools.pairwise(["nothing", *OPTIMISATIONS]):
         assert rows[f"added/{name}"] == f"added/{before}"

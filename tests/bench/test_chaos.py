@@ -19,7 +19,6 @@ from bench.chaos.scene import Feeder, Scene
 from bench.cli import main
 from bench.fetcher import BatchFetcher
 from feeder.plan.recipe import Recipe
-from tests.support.daemon import pack_small
 
 ORDERS = ClientOrders(
     endpoints=[], rank=1, world_size=3, batch_size=8, image_size=8, steps=4, epochs=5
@@ -138,11 +137,6 @@ def test_every_problem_is_a_reason(run: Run, wrong: Mapping[str, int], reason: s
 def test_throughput_and_gaps_of_a_single_feeder_are_not_judged() -> None:
     slow = replace(RUN, arrivals=[arrivals([*range(25)])], feeders=1)
     assert judge(slow, {})[1] == []
-
-
-@pytest.fixture(scope="module")
-def dataset(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return pack_small(tmp_path_factory.mktemp("chaos"))
 
 
 def test_leaks_are_found(dataset: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,10 +19,7 @@ from feeder.dataset.opened import Dataset
 from feeder.jpeg.decode import VERSIONS
 from feeder.jpeg.recode import Subsampling
 from feeder.jpeg.resize import version_beside
-from tests.bench.rows import check_ratios, run_bench
-from tests.support.synthetic_sets import pack_synthetic
-
-SAMPLES = 37
+from tests.bench.rows import SAMPLES, check_ratios, run_bench
 
 BASELINES: dict[str, str | None] = {
     "decode/full": None,
@@ -59,11 +56,6 @@ BASELINES: dict[str, str | None] = {
         for version in VERSIONS
     },
 }
-
-
-@pytest.fixture(scope="module")
-def dataset(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return pack_synthetic(tmp_path_factory.mktemp("decode"), images=SAMPLES)
 
 
 @pytest.fixture(scope="module")

@@ -76,7 +76,7 @@ def test_conclusion_is_first_and_names_winner_ratios_and_spread() -> None:
     assert "5.00 (4.80–5.20) times as many as Pillow alone." in text
     assert "4.50 (4.50–4.50) times as fast as TurboJPEG decodes the whole image" in text
     assert "6.00 (6.00–6.00) times Pillow, and 2.25 (2.25–2.25) times TurboJPEG on the same" in text
-    assert "Values are medians of 5 rounds; ratios are of the same rounds." in text
+    assert "medians of 5 rounds; ratios are of the same rounds. In brackets: the 90 % " in text
     assert "cores used: all contenders 3 decoder: own (avx2)" in text
     assert "Where it loses" not in text
     assert "TurboJPEG, whole image 800 784–816 1 " in text

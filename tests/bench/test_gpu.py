@@ -12,7 +12,6 @@ from bench import cli
 from bench.gpu import copies, exactness, step
 from bench.report import Result, single, summarise
 from tests.bench.rows import check_rows, group
-from tests.support.daemon import pack_small
 from trainer_client._device import Normaliser
 
 torch.set_num_threads(1)
@@ -32,10 +31,10 @@ def environment(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_run_on_a_cpu_judges_exactness_and_measures_the_rest(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    dataset: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = tmp_path / "gpu.json"
-    assert main([str(pack_small(tmp_path)), *QUICK, "--json", str(out)]) == 0
+    assert main([str(dataset), *QUICK, "--json", str(out)]) == 0
     report = json.loads(out.read_text("utf-8"))
     assert (report["bench"], report["failures"]) == ("gpu", [])
     verdicts = {each["name"]: each["verdict"] for each in report["checks"]}

@@ -5,8 +5,7 @@ import json
 import os
 import subprocess
 import sys
-import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -40,15 +39,6 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("peers") / "source"
     write_synthetic(folder, images=7, classes=2, seed=3, jobs=1)
     return folder
-
-
-@pytest.fixture
-def short_folder(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A folder for temporary files with a path short enough for sockets."""
-    with tempfile.TemporaryDirectory(prefix="fb-", dir="/tmp") as folder:
-        monkeypatch.setattr("tempfile.tempdir", folder)
-        monkeypatch.setenv("TMPDIR", folder)
-        yield Path(folder)
 
 
 def _fake(name: str, environment: str = "fake") -> Contender:

@@ -13,15 +13,8 @@ from bench.micro import kernels, loss, training_step
 from bench.stream import loaders
 from feeder.jpeg import resize
 from tests.bench.rows import RATE, Expected, alone, check_rows, group, run_bench
-from tests.support.daemon import pack_small
 from tests.support.sources import make_source, run_inline
-from tests.support.synthetic_sets import pack_synthetic
 from trainer_client import _host_normalise
-
-
-@pytest.fixture(scope="module")
-def dataset(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return pack_small(tmp_path_factory.mktemp("rows"))
 
 
 @pytest.fixture
@@ -152,9 +145,8 @@ def test_training_steps_without_a_meaning_are_refused(
 
 
 @pytest.mark.extensive("ten seconds of scrapes; scrapers have tests of their own")
-def test_eyes(tmp_path: Path) -> None:
-    packed = pack_synthetic(tmp_path, images=150)
-    document = run_bench(tmp_path, "eyes", packed, "--rounds", 1, "--batches", 2, "--idle", 0.5)
+def test_eyes(dataset: Path, tmp_path: Path) -> None:
+    document = run_bench(tmp_path, "eyes", dataset, "--rounds", 1, "--batches", 2, "--idle", 0.5)
     rows = check_rows(
         document,
         group(RATE, "eyes/alone", "eyes/watched", "eyes/idle-connections")

@@ -3,10 +3,10 @@
 import contextlib
 import itertools
 import os
+import select
 import signal
 import subprocess
 import sys
-import tempfile
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,6 +17,7 @@ import pytest
 
 from bench.daemon import DATASET_NAME, running_daemon
 from bench.fetcher import ClientProcess, await_open
+from bench.line_process import LineProcess
 from bench.machine import choose_core
 from bench.report import RATE, Result, summarise
 from bench.stream.call_counter import CallCounter
@@ -26,31 +27,15 @@ from bench.stream.streams import Delivered, stream_rows
 from feeder.cli.contact_sheet import Note
 from feeder.cli.main import main as feeder_main
 from feeder.errors import PeerError
-from tests.bench.rows import Expected, alone, check_rows, draw, group, run_bench
+from tests.bench.rows import SAMPLES, Expected, alone, check_rows, draw, group, run_bench
 from tests.support.daemon import runs
-from tests.support.synthetic_sets import pack_synthetic
 
-SAMPLES = 41
 WAYS = ("ipc", "ipc-copy", "tcp", "ipc-2-clients", "tcp-2-clients")
 SECURITY = {
     "stream/tcp-curve": "stream/tcp",
     "stream/tcp-beside-garbage": "stream/tcp",
     "stream/ipc-beside-garbage": "stream/ipc",
 }
-
-
-@pytest.fixture(scope="module")
-def dataset(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return pack_synthetic(tmp_path_factory.mktemp("stream"), images=SAMPLES)
-
-
-@pytest.fixture
-def short_folder(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A folder for temporary files with a path short enough for sockets."""
-    with tempfile.TemporaryDirectory(prefix="fb-", dir="/tmp") as folder:
-        monkeypatch.setattr("tempfile.tempdir", folder)
-        monkeypatch.setenv("TMPDIR", folder)
-        yield Path(folder)
 
 
 @pytest.fixture
@@ -132,6 +117,17 @@ def test_a_client_that_gives_up_or_dies_is_quoted(
             os.kill(client.pid, signal.SIGKILL)
         with pytest.raises(PeerError, match=reason):
             await_open([client])
+
+
+def test_a_line_that_arrives_in_parts_is_one_line() -> None:
+    code = "import sys; print('on', end='', flush=True); sys.stdin.readline(); print('e')"
+    with LineProcess([sys.executable, "-c", code]) as process:
+        select.select([process], [], [])
+        assert process.read_lines() == []
+        process.write_line("go on")
+        assert process.next_line(60) == "one"
+        with pytest.raises(EOFError):
+            process.next_line(60)
 
 
 def _report(rounds: int, *, clients: int = 2, workers: int = 2) -> StreamReport:

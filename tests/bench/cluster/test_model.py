@@ -97,13 +97,22 @@ def test_a_fault_changes_the_throughput_by_a_host(kind: FaultKind, hosts_after: 
     (dip,) = scenario.dips
     assert scenario.is_whole
     assert dip.before_images_s == pytest.approx(3 * HOST_IMAGES_S, rel=0.08)
-    assert dip.after_images_s == pytest.approx(hosts_after * HOST_IMAGES_S, rel=0.1)
+    assert dip.after_images_s == pytest.approx(hosts_after * HOST_IMAGES_S, rel=0.03)
     assert dip.recovery_s is not None
     assert dip.recovery_s < 6.0 or kind == "freeze"
     assert dip.depth < 0.5 or kind == "freeze"
     # Of a killed host, what was in flight is requested from others; a frozen one is missed longer.
     assert (dip.hedged > CLUSTER.ranks * CLUSTER.window) == (kind == "freeze")
     assert kind != "freeze" or dip.depth > 1 / 3
+
+
+def test_a_fault_is_compared_with_the_time_since_the_one_before() -> None:
+    faults = (Fault(kind="join", at_s=8.0), Fault(kind="freeze", host=1, at_s=0.0))
+    first, second = run_scenario(replace(CLUSTER, faults=faults), before_s=4.0).dips
+    assert (first.fault.at_s, second.fault.at_s) == (4.0, 12.0)
+    assert first.hedged > second.hedged == 0
+    assert second.before_images_s < 0.75 * first.before_images_s
+    assert second.recovery_s == 0
 
 
 def test_one_host_owns_all_lanes_and_is_cold_only_where_its_cache_ends() -> None:
