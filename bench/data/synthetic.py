@@ -61,6 +61,8 @@ def write_synthetic(
         raise ConfigError(
             f"classes is {classes}; it must be 1 to {MAX_CLASSES}, with at least one image each"
         )
+    if seed < 0:
+        raise ConfigError(f"seed is {seed}; it must be 0 or more")
     if destination.exists() and (not destination.is_dir() or any(destination.iterdir())):
         raise ConfigError(f"{destination} exists already; name a new folder or remove it")
     staging: Path | None = None
