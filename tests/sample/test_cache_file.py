@@ -139,6 +139,13 @@ def test_filling_costs_each_epoch_little_and_completes(
         assert len(filled) == let_in
 
 
+def test_a_small_share_of_a_dataset_is_filled_at_first_sight() -> None:
+    for share, at_once in ((0.02, True), (0.07, True), (0.08, False)):
+        allowance = FillAllowance(share)
+        allowance.earn(100.0, 0.0)
+        assert allowance.spend(1000, 100) == at_once
+
+
 @settings(max_examples=40)
 @given(
     operations=st.lists(
