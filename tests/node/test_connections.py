@@ -131,6 +131,17 @@ def test_unfinished_bytes_are_capped_in_total_largest_first(server: Server) -> N
     assert server.counters.connections_cut == {"endless-message": 1}
 
 
+def test_message_overhead_is_no_credit_for_an_endless_message(server: Server) -> None:
+    endless = server.accept_tcp()
+    server.receive(endless, 1000)
+    for _ in range(10_000):
+        server.record_message(endless, 0.5, size=1)
+    server.connections.run_due(1.0)
+    server.receive(endless, UNFINISHED + 1000)
+    server.connections.run_due(2.0)
+    assert server.cut() == {endless}
+
+
 @pytest.mark.parametrize("is_reused", [False, True])
 def test_ended_connection_counts_no_bytes(server: Server, is_reused: bool) -> None:
     """libzmq closes connections at any time; a file can then get the number."""

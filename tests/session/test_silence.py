@@ -18,6 +18,7 @@ from feeder.session.worker_watch import (
     PATIENCE_S,
     PATIENT_AFTER,
     SILENT_S,
+    UNANSWERED_S,
     ChunkTimes,
 )
 from feeder.wire.messages import Failed
@@ -236,6 +237,25 @@ def test_rows_that_hang_every_worker_are_given_up_and_named() -> None:
     assert waited[1] == pytest.approx(CHUNK_DEADLINE_S, abs=2 * LATE_S), "longer than the first"
 
 
+@pytest.mark.parametrize("process", [LOOPS, SLEEPS, READS, STOPPED])
+def test_a_chunk_is_not_blamed_for_the_one_before_it(process: Process) -> None:
+    """Its worker finishes that one between the decision to kill it and its end."""
+    shell = shell_with()
+    shell.states[1] = process
+    _, innocent = (shell.fills[ticket] for ticket in shell.workers[1])
+    fill_others(shell, 1)
+    while not shell.killed:
+        shell.wait(0.5)
+    shell.request(A, [(6, 0), (6, 1)], [])
+    shell.fill(1)
+    shell.lose(1, was_killed=True)
+    while shell.fills[shell.workers[2][0]].first != innocent.first:
+        shell.fill(2)
+    shell.states[2] = SLEEPS
+    shell.wait(DEADLINE_MIN_S + LATE_S)
+    assert shell.killed == [1, 2], "it has hung no worker yet, so this one has the usual deadline"
+
+
 def test_a_worker_that_has_finished_no_chunk_yet_has_time_to_open_its_files() -> None:
     shell = shell_with()
     shell.states[1] = shell.states[2] = SLEEPS
@@ -299,6 +319,26 @@ def test_patience_is_three_times_what_chunks_take(
 # The whole daemon is suspended, as by a cgroup freezer: such time counts as no worker's silence
 
 
+@pytest.mark.parametrize(
+    ("process", "chunk_s"),
+    [
+        (LOOPS, 3.5),
+        (("runs", 0.8), 3.5),
+        (("storage", 0.6), 3.5),
+        (READS, 20.0),  # three times as long is more than the deadline
+    ],
+)
+def test_a_worker_that_uses_its_cpu_is_not_killed_for_others_before_its_deadline(
+    process: Process, chunk_s: float
+) -> None:
+    shell = behind(chunk_s)
+    shell.states[1] = process
+    shell.wait(CHUNK_DEADLINE_S - 1.0)
+    assert not shell.killed
+    shell.wait(1.0 + LATE_S)
+    assert shell.killed == [1]
+
+
 def suspend(shell: Shell, seconds: float) -> None:
     """All processes stand still; the node process notices it when it goes on."""
     shell.now_s += seconds
@@ -322,3 +362,37 @@ def test_no_worker_is_silent_or_stuck_after_a_suspension(
         shell.request(A, [(6, 0), (6, 1)], [*shell.clients[A].wanted])
         while shell.returning:
             shell.return_slot()
+
+
+@pytest.mark.parametrize("is_suspended", [False, True])
+def test_neither_stops_nor_suspensions_teach_that_chunks_take_long(is_suspended: bool) -> None:
+    shell = shell_with(workers=1)
+    for _ in range(4):
+        if is_suspended:
+            suspend(shell, 20.0)
+        else:
+            shell.states[1] = STOPPED
+            shell.wait(2.9)  # it is continued after the last look
+        shell.fill(1)
+    shell.silences.clear()
+    shell.states[1] = SLEEPS
+    shell.wait(SILENT_S + LATE_S)
+    assert [silence.chunk.worker for silence in shell.silences] == [1]
+
+
+@pytest.mark.parametrize("is_later", [False, True])
+def test_batches_of_a_stalled_dataset_wait_as_long_as_ever(is_later: bool) -> None:
+    shell = shell_with(workers=1)
+    shell.states[1] = READS
+    shell.wait(CHUNK_DEADLINE_S + LATE_S)
+    assert len(shell.table.watch.stalled) == 1
+    shell.lose(1, was_killed=True, is_held=True)
+    if is_later:
+        shell.wait(UNANSWERED_S)
+        shell.inbox.clear()
+        shell.request(A, [(7, 0)], [(5, 0), (5, 1)])
+    suspend(shell, 100.0)
+    shell.wait(1.0)
+    assert not [message for _, message in shell.inbox if isinstance(message, Failed)]
+    shell.wait(UNANSWERED_S)
+    assert [message for _, message in shell.inbox if isinstance(message, Failed)]
