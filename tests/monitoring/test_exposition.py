@@ -173,6 +173,23 @@ def test_values(report: HostReport, values: list[tuple[str, dict[str, str], floa
         assert value(found, name, **labels) == pytest.approx(expected), (name, labels)
 
 
+def test_waits_of_one_process_add_up_and_those_of_several_are_averaged() -> None:
+    clients = client("t pid 1", 1000, waited_s=2.0), client("t pid 2", 1000, waited_s=4.0)
+    before = node_snapshot(90.0, clients=(client("t pid 1", 0), client("t pid 2", 0)))
+    now = node_snapshot(100.0, clients=clients)
+    node = NodeReport(number=0, state="ready", now=now, before=before)
+    assert value(series(host_report(node)), "client_wait_ratio", client="t") == pytest.approx(0.3)
+    twin = msgspec.structs.replace(
+        node,
+        number=1,
+        now=msgspec.structs.replace(now, number=1),
+        before=msgspec.structs.replace(before, number=1),
+    )
+    found = series(host_report(node, twin))
+    assert value(found, "client_wait_ratio", client="t") == pytest.approx(0.6)
+    assert value(found, "wait_ratio") == pytest.approx(0.6)
+
+
 def test_the_number_of_clients_is_bounded() -> None:
     nodes = []
     for number in range(3):

@@ -22,7 +22,7 @@ from feeder.session.worker_watch import (
     ChunkTimes,
 )
 from feeder.wire.messages import Failed
-from tests.support.session_shell import Shell, limits
+from tests.support.session_shell import ROWS, Shell, limits
 
 KIND = "d", "recipe"
 
@@ -190,6 +190,32 @@ def test_a_silent_worker_is_killed_at_the_deadline_of_what_its_process_does(
     if process == ("runs", 0.3):
         shell.wait(2 * DEADLINE_MIN_S)
         assert kills(shell) == [(1, "looping")]
+
+
+def test_rows_of_a_stopped_worker_go_first_though_the_other_one_is_busy() -> None:
+    def rows_at(worker: int) -> set[tuple[int, int]]:
+        fills = [shell.fills[ticket] for ticket in shell.workers[worker]]
+        return {(fill.index, fill.first) for fill in fills}
+
+    shell = shell_with()
+    shell.states[1] = STOPPED
+    lost = rows_at(1)
+    shell.request(A, [(5, 2), (5, 3)], [])
+    shell.states[2] = LOOPS
+    while not shell.killed:
+        shell.wait(0.5)
+        if shell.workers[2]:
+            shell.fill(2)
+    assert len(shell.workers[2]) == 2, "it was busy all the time"
+    shell.lose(1, was_killed=True)
+    shell.fill(2)
+    shell.fill(2)
+    again = rows_at(2)
+    shell.fill(2)
+    again |= rows_at(2)
+    assert again == lost
+    fill_others(shell, 0)
+    assert all(wanted.sent == ROWS for wanted in shell.clients[A].wanted.values())
 
 
 def test_short_stops_in_a_row_are_not_one_long_stop() -> None:

@@ -193,6 +193,13 @@ def test_a_lost_link_leaves_the_requests_on_others() -> None:
     assert prefetch.releases.pop(B, []) == [(0, 0)]
 
 
+def test_a_link_that_comes_back_may_be_asked_for_a_batch_that_failed() -> None:
+    prefetch = share()
+    fail(prefetch, A, (0, 0), "disk of a")
+    prefetch.forget(A)
+    assert not prefetch.held[0, 0].failures
+
+
 def test_a_failure_or_another_loan_after_the_loan_of_a_batch_is_ignored() -> None:
     prefetch = share()
     assert lend(prefetch, A, 0)
