@@ -3,12 +3,14 @@
 import errno
 import fcntl
 import os
+import sys
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
 
+from feeder.errors import ResourceError
 from feeder.host.memory_budget import available_bytes
 from feeder.node.slot_store import SlotStore
 from feeder.remedies import lift_limit
@@ -77,6 +79,23 @@ def test_slots_and_memory_are_back_once_the_socket_has_finished_with_all_their_f
     assert SlotStore().want_back(9, None, 0.0) == [SlotsClosed(9)], "it was never opened"
 
 
+def test_the_loop_wakes_up_for_a_slot_in_use_until_it_is_back() -> None:
+    sender = Sender(7)
+    store, tracker = sender.store, sender.lend(7, 1)
+    assert store.want_back(7, 0, 0.0) == [SlotReturned(7, 0)]
+    assert store.deadline_s == float("inf")
+    assert store.want_back(7, 1, 0.0) == []
+    now_s = 1.0
+    for _ in range(12):
+        assert store.look_around(now_s) == []
+        assert 0 < store.deadline_s - now_s < 0.1
+        now_s = store.deadline_s
+    tracker.done = True
+    assert store.look_around(now_s)[-1] == SlotReturned(7, 1)
+    assert store.deadline_s == float("inf")
+    store.want_back(7, None, now_s)
+
+
 def test_a_slot_counts_as_sent_halfway_between_the_looks_around_its_last_read() -> None:
     sender = Sender(7, 8)
     store = sender.store
@@ -93,6 +112,19 @@ def test_a_slot_counts_as_sent_halfway_between_the_looks_around_its_last_read() 
     assert store.look(7, 18.0) == []
 
 
+def test_many_sessions_take_turns_at_being_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("feeder.node.slot_store._SLOTS_A_LOOK", 2)
+    sender = Sender(1, 2, 3, 4)
+    store, trackers = sender.store, [sender.lend(session, 0, 10.0) for session in (1, 2, 3, 4)]
+    trackers[-1].done = True
+    assert store.look_around(11.0) == []  # 1 and 2
+    assert store.look_around(12.0) == [SlotSent(4, 0, 11.0)]  # 3 and 4
+    for session in (1, 2, 3):
+        sender.lend(session, 0, 13.0).done = True
+        assert store.want_back(session, 0, 13.0) == [], "the earlier chunk is unfinished"
+    store.want_back(4, None, 17.0)
+
+
 def test_available_memory_is_the_machines_without_a_cgroup(tmp_path: Path) -> None:
     def is_free() -> bool:
         free = psutil.virtual_memory().available
@@ -102,6 +134,21 @@ def test_available_memory_is_the_machines_without_a_cgroup(tmp_path: Path) -> No
 
 
 V1, V2 = "4:memory:/box\n3:cpu:/box\n", "0::/pod/feeder\n"
+
+
+@pytest.mark.parametrize("number", [errno.EMFILE, errno.EACCES])
+def test_available_memory_is_unlimited_only_if_no_more_files_can_be_opened(
+    number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail() -> None:
+        raise OSError(number, os.strerror(number), "/proc/meminfo")
+
+    monkeypatch.setattr(psutil, "virtual_memory", fail)
+    if number == errno.EMFILE:
+        assert available_bytes(tmp_path) == sys.maxsize
+    else:
+        with pytest.raises(ResourceError, match=r"Permission denied: '/proc/meminfo'"):
+            available_bytes(tmp_path)
 
 
 @pytest.mark.parametrize(
