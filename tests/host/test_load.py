@@ -12,7 +12,7 @@ from feeder.host.load import read_load
 from feeder.host.memory_bandwidth import measure_copy_bandwidth
 from feeder.host.topology import UsableCpus
 from feeder.metrics.report import HostLoad
-from tests.support.machine_tree import cgroup_v2, write_tree
+from tests.support.machine_tree import cgroup_v1, cgroup_v2, write_tree
 
 TICKS = os.sysconf("SC_CLK_TCK")
 STAT = f"""\
@@ -68,6 +68,13 @@ def test_the_throttled_time_is_that_of_the_group_which_was_stopped_longest(tmp_p
 
 
 # The probe of memory bandwidth
+
+
+def test_cgroup_v1_counts_throttled_nanoseconds(tmp_path: Path) -> None:
+    files = cgroup_v1("/pod", {"pod": (100_000, 100_000)})
+    files["sys/fs/cgroup/cpu,cpuacct/pod/cpu.stat"] = "nr_throttled 1\nthrottled_time 1500000000"
+    assert read(write_tree(tmp_path, files)).throttled_s == 1.5
+
 
 PLENTY = 1 << 40
 

@@ -22,6 +22,7 @@ from feeder.plan.epoch import ShardLayout
 from feeder.session.admission import ServedDataset
 from feeder.session.events import SessionEnd, WorkerJoined
 from feeder.session.table import SessionTable
+from feeder.wire.chunk_work import FillFailed
 from feeder.wire.messages import (
     ClientMessage,
     Hello,
@@ -178,6 +179,19 @@ def test_no_worker_is_blamed_for_a_suspension_of_all(host: Host) -> None:
     assert host.count("worker_silences") == 0
     run(host, 1.1)
     assert host.count("worker_silences") == 1, "now it has made no progress for 2 s of its own"
+
+
+def test_bad_samples_are_limited_for_each_shard(
+    host: Host, caplog: pytest.LogCaptureFixture
+) -> None:
+    def kind_of(sample: int | None, shard: str) -> object:
+        failed = FillFailed(ticket=9, code="dataset", message="damaged", sample=sample, shard=shard)
+        host.service.on_worker(failed, host.now_s)
+        return vars(caplog.records[-1])["kind"]
+
+    first, other = kind_of(3, "/d/shard-1.fds"), kind_of(8, "/d/shard-2.fds")
+    assert kind_of(4, "/d/shard-1.fds") == first
+    assert len({first, other, kind_of(None, "")}) == 3
 
 
 def test_a_turn_begins_before_the_messages_that_waited_are_handled() -> None:
