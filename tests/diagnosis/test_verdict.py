@@ -92,6 +92,17 @@ def test_each_of_the_others_counts_as_a_client() -> None:
     assert interval.node_clients[1].cpus == pytest.approx(1.2)
 
 
+def test_others_without_a_start_have_done_nothing_yet() -> None:
+    process = node(clients=(client("a", images=100), client(OTHERS, images=10**6, worker_s=10**4)))
+    before, now = _ends(process)
+    first = msgspec.structs.replace(before, clients=before.clients[:1])
+    more = msgspec.structs.replace(before.clients[1], images=2 * 10**6)
+    shrunk = msgspec.structs.replace(before, clients=(before.clients[0], more))
+    for start in (first, shrunk):
+        one, others = NodeInterval(start, now).clients
+        assert (one.images_a_s, others.images_a_s) == (10.0, 0.0)
+
+
 def test_a_process_that_sends_nothing_more_has_no_rates() -> None:
     """Its curve falls to zero; it does not show the mean since its start."""
     _, now = _ends(node(images=900_000, workers=(worker(1, busy_s=10.0),)))

@@ -146,6 +146,21 @@ def test_the_bytes_of_pixels_that_move_are_counted(dataset: Dataset) -> None:
     cache.close()
 
 
+def test_large_images_have_room_for_an_entry_of_every_scale(tmp_path: Path) -> None:
+    """Four for each image: more entries than images times two."""
+    with Dataset.open(pack_every_kind(tmp_path, [(96, 96 + at) for at in range(6)])) as large:
+        cache = create(large)
+        ids = np.arange(large.layout.samples)
+        for scale in (1, 2, 4, 8):
+            recipe = recipe_of(image_size=96 // scale, scale=(1, 1), ratio=(1, 1))
+            assert set(_scales_of(large, recipe, ids, 0)) == {scale}
+            cached = eager(cache, large, recipe)
+            assert_equal(cached, ids)
+            assert cached.cache_counts[:3] == (0, len(ids), len(ids))
+        assert 2 * cache.entries <= cache.plan.entries, "searching takes few probes"
+        cache.close()
+
+
 def _scales_of(dataset: Dataset, recipe: Recipe, ids: NDArray[np.int64], epoch: int) -> list[int]:
     records = dataset.read_records(ids)
     sizes = {"widths": records["width"].astype(int), "heights": records["height"].astype(int)}
