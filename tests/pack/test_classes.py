@@ -52,6 +52,7 @@ _THREE = {"known": _known("ant", "bee", "cat")}
         # names: sorted as text over all containers; a class has one number, whatever its form
         (["cat", "ant", "bee", "cat"], _PAIRS, "ant bee cat", [2, 0, 1, 2]),
         (["b", "7", 7, "a"], _PAIRS, "7 a b", [2, 0, 0, 1]),
+        (["b"], {"declared": ["c", "a"], "by_name": True}, "a b c", [1]),  # without images
         (["3.0", 0, 1.0, "1.0"], {**_PAIRS, "kind": "index"}, "0 1 2 3", [3, 0, 1, 1]),
         ([[0, 0, 1], [0, 1, 0], [1, 0, 0]], _TWO_AND_ONE, "0 1 2", [2, 1, 0]),
         # names of numbers: the source's own, by its own numbers; what is below the first is none

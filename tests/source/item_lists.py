@@ -46,6 +46,7 @@ def make_list(
     by_name: bool = False,
     field: str = "",
     is_declared: bool = False,
+    declared: Sequence[str] = (),
 ) -> ListedItems:
     """Return a list of ``items``, (name, label) each, of 100 bytes one after the other."""
     folder.mkdir(parents=True, exist_ok=True)
@@ -56,6 +57,8 @@ def make_list(
             is_declared,
         )
         listing.about.by_name |= by_name
+        for text in declared:
+            listing.declare_class(text)
         for number, (name, label) in enumerate(items):
             listing.add(name, label, offset=100 * number, size_bytes=100)
         for class_number, name in (names or {}).items():

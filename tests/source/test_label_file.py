@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from feeder.errors import ConfigError, DatasetError
 from feeder.source.label_files import tables
-from feeder.source.label_files.columns import BadLabel
+from feeder.source.label_files.columns import BadLabel, choose_label
 from feeder.source.label_files.label_file import LabelFile
 
 
@@ -113,6 +113,13 @@ def test_columns_that_are_not_clear_are_refused(
 ) -> None:
     with pytest.raises(ConfigError, match=problem):
         read(write(tmp_path, text), image=image, label=label)
+
+
+def test_a_column_that_is_declared_to_hold_classes_counts_as_the_most_usual_name() -> None:
+    assert choose_label(["kind", "label_id"], "x", {"kind"}) == "kind"
+    assert choose_label(["kind", "label_id"], "x") == "label_id"
+    with pytest.raises(ConfigError, match="the labels may be in kind, label: choose one"):
+        choose_label(["kind", "label"], "x", {"kind"})
 
 
 def test_columns_may_be_named(tmp_path: Path) -> None:
