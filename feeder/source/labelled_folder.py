@@ -3,8 +3,9 @@
     SRC/…/file     listed by name, relative to SRC or to the folder of the file of labels
 
 Files count if a row lists them. The file of labels is read twice: first its rows are compared with
-each other and with the folder's names, as hashes, so that neither is ever held in memory; then its
-labels are read. Rows without a file and images without a row are rejected, each with its place.
+the folder's names, as hashes, so that neither is ever held in memory; then its labels are read. The
+rows of a file that has several are held until the last of them. Rows without a file and images
+without a row are rejected, each with its place.
 
 Rows of other splits than the chosen one are left out, and so are their files. A row's split is in a
 column of the file of labels, or else is the folder that its file is in, where these are splits.
