@@ -3,6 +3,7 @@
 import re
 
 import pytest
+from msgspec.structs import replace
 from rich.text import Text
 
 from feeder.metrics.report import HostReport, ServedDatasetReport
@@ -11,14 +12,13 @@ from feeder.screens.status_screen import CLIENTS_SHOWN, draw_status
 from feeder.screens.top_screen import draw_top
 from tests.support.host_reports import (
     REPORTS,
-    ClientShape,
-    HostShape,
     host_report,
     many_clients,
     many_nodes,
     no_clients,
     restarting_node,
     silent_worker,
+    trainer,
 )
 
 EVERY_REPORT = pytest.mark.parametrize("name", REPORTS)
@@ -104,10 +104,10 @@ def test_clients_are_named_with_their_jobs() -> None:
     jobs = [f"{'imagenet-' * 6}lr-0.1-{number:02}" for number in range(2)]
     names = [f"gpu-{number} pid 4711 rank {number}" for number in range(2)]
     pairs = zip(names, jobs, strict=True)
-    screen = draw(host_report(HostShape(clients=[ClientShape(name=n, job=j) for n, j in pairs])))
+    screen = draw(host_report(clients=[trainer(n, job=j) for n, j in pairs]))
     for name, job in zip(names, jobs, strict=True):
         assert re.search(rf"^{name}  imagen.*{job[-4:]} +1,000 +6 of 8 ", screen, re.MULTILINE)
-    assert " job " not in draw(host_report(HostShape(clients=[ClientShape(name="c")])))
+    assert " job " not in draw(host_report(clients=[trainer("c")]))
 
 
 def test_a_long_list_of_clients_is_summed_up() -> None:
@@ -125,21 +125,18 @@ def test_a_long_list_of_clients_is_summed_up() -> None:
     ],
 )
 def test_the_clients_side_of_waiting(wait: float | None, line: str) -> None:
-    shape = HostShape(clients=[ClientShape(name="c", wait_share=wait)])
-    assert line in words(draw(host_report(shape)))
+    assert line in words(draw(host_report(clients=[trainer("c", wait_share=wait)])))
 
 
 def test_the_workers_side_of_waiting_is_what_they_are_not_busy() -> None:
-    assert "workers 40 % " in words(draw(host_report(HostShape(busy=0.6))))
-    assert "wait for requests" not in draw(host_report(HostShape(busy=1.0)))
+    assert "workers 40 % " in words(draw(host_report(busy=0.6)))
+    assert "wait for requests" not in draw(host_report(busy=1.0))
 
 
 def test_transport_says_how_batches_reach_clients() -> None:
     def delivers(*lent: bool) -> str:
-        clients = [
-            ClientShape(name=str(number), is_lent=is_lent) for number, is_lent in enumerate(lent)
-        ]
-        return draw(host_report(HostShape(clients=clients)))
+        clients = [trainer(f"c{number}", is_lent=each) for number, each in enumerate(lent)]
+        return draw(host_report(clients=clients))
 
     assert "batches in place" in delivers(True, True)
     assert "batches copied" in delivers(False)
@@ -147,10 +144,10 @@ def test_transport_says_how_batches_reach_clients() -> None:
 
 
 def test_quota_and_throttling_are_shown_where_there_is_one() -> None:
-    screen = draw(host_report(HostShape(usable_cpus=2.5, throttled_cpus=2.2)))
+    screen = draw(host_report(load={"usable_cpus": 2.5, "throttled_s": 22.0}))
     assert "quota 2.5 CPUs" in screen
     assert "throttled 30 %" in screen
-    assert "quota" not in draw(host_report(HostShape()))
+    assert "quota" not in draw(host_report())
 
 
 def test_counters_of_trouble_and_losses_of_datasets_are_shown() -> None:
@@ -161,7 +158,7 @@ def test_counters_of_trouble_and_losses_of_datasets_are_shown() -> None:
         "sessions_opened": 9,
         "dataset.train.loss": "5 of 9 resized",
     }
-    screen = draw(host_report(HostShape(counters=counters)))
+    screen = draw(host_report(counters=counters))
     assert "Incidents  frames dropped malformed 12  batches failed bad-sample 3" in screen
     assert "Packed     train  5 of 9 resized" in screen
     assert "sessions" not in screen
@@ -169,8 +166,8 @@ def test_counters_of_trouble_and_losses_of_datasets_are_shown() -> None:
 
 
 def test_the_supervisor_s_lines_count_with_those_of_its_node_processes() -> None:
-    shape = HostShape(nodes=2, counters={"log_lines_limited": 10})
-    screen = draw(host_report(shape, log_lines_limited=3, log_lines_dropped=4))
+    report = host_report(nodes=2, counters={"log_lines_limited": 10})
+    screen = draw(replace(report, log_lines_limited=3, log_lines_dropped=4))
     assert "log lines limited 23" in words(screen)
     assert "log lines dropped 4" in words(screen)
 
@@ -181,7 +178,7 @@ def test_fallbacks_are_shown_apart_from_incidents() -> None:
         "fallbacks.copied-tcp": 7,
         "fallbacks.copied-refused": 0,
     }
-    screen = draw(host_report(HostShape(nodes=2, counters=counters)))
+    screen = draw(host_report(nodes=2, counters=counters))
     assert "Fallbacks  2,624 images decoded by TurboJPEG\n" in screen
     assert "14 batches copied over tcp: ipc reads in place" in words(screen)
     assert "Incidents" not in screen
@@ -191,9 +188,8 @@ def test_fallbacks_are_shown_apart_from_incidents() -> None:
 def test_control_characters_of_names_reach_no_terminal() -> None:
     """The wire refuses most of them; a name can still reorder or hide a line."""
     evil = "a\u202eb\x1b[31mc\u2028d\u200f"
-    shape = HostShape(clients=[ClientShape(name=evil), ClientShape(name="other")])
-    report = host_report(
-        shape,
+    report = replace(
+        host_report(clients=[trainer(evil), trainer("other")]),
         host=evil,
         datasets=(
             ServedDatasetReport(
