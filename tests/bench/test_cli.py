@@ -2,10 +2,11 @@
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
-from bench.cli import build_parser
+from bench.cli import build_parser, main
 
 
 @pytest.mark.parametrize(
@@ -26,6 +27,42 @@ def test_an_invalid_argument_is_refused_in_one_line(
         build_parser().parse_args(arguments.split())
     assert caught.value.code == 2
     assert capsys.readouterr().err.splitlines()[-1].endswith(f"error: {complaint}")
+
+
+@pytest.mark.parametrize(
+    ("line", "status", "complaint"),
+    [
+        ("stream --soak 0.1 --every 5", 2, "soak for 1.1 minutes or more, or lower --every"),
+        ("soak --minutes 60", 2, "a mode of stream: type `feeder-bench stream --soak MINUTES`"),
+        ("stream --batch-size 64", 2, "--batch-size is for --soak MINUTES: give both"),
+        ("stream --calls --plot calls.png", 2, "leave --calls out"),
+        ("pack --kinds tar,zip", 2, "--kinds zip is no kind and no writer: name some of folder, "),
+        ("peers --only tfdata,keras", 2, "--only keras is no contender"),
+        ("peers {folder}", 3, "holds no JPEGs in class folders"),
+        ("peers {folder}/nowhere", 3, "cannot be listed: No such file"),
+        ("training-step --model resnet5", 2, "no model 'resnet5': --model is one of "),
+        ("training-step --batch 6", 2, "--batch 6 has no 4 equal micro-batches: use a multiple"),
+        ("gpu --device cuda:99 --only exactness", 2, "device 'cuda:99' cannot be used here ("),
+        ("gpu --device cpu --only speed", 2, "--only speed is no check: name some of exactness, "),
+        ("gpu --device cpu --images 4 --batch-size 8", 2, "--images 4 are fewer than a batch of 8"),
+        ("decode --core 99999 --images 1", 2, "--core 99999 is not usable by this process"),
+        ("resize --crops 9 --rounds 1 --json /none/x", 4, "cannot write the results"),
+    ],
+)
+def test_what_cannot_be_measured_is_one_line(
+    line: str,
+    status: int,
+    complaint: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setenv("OMP_WAIT_POLICY", "passive")  # the command sets it where it is not set
+    (tmp_path / "class").mkdir()
+    assert main(line.format(folder=tmp_path).split()) == status
+    printed = capsys.readouterr().err.splitlines()[-1]
+    assert printed.startswith("feeder-bench: error: ")
+    assert complaint in printed
 
 
 BENCHES = """\

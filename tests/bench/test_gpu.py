@@ -101,23 +101,6 @@ def test_an_error_of_one_unit_in_the_last_place_is_found(dtype: torch.dtype) -> 
     assert problem.endswith(f" instead of {value:.6g}")
 
 
-@pytest.mark.parametrize(
-    ("line", "complaint"),
-    [
-        ("--device cuda:99 --only exactness", "device 'cuda:99' cannot be used here ("),
-        ("--only speed", "--only speed is no check: name some of exactness, bandwidth"),
-        ("--images 4 --batch-size 8", "--images 4 are fewer than a batch of 8"),
-    ],
-)
-def test_what_cannot_be_used_is_one_line(
-    line: str, complaint: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["--device", "cpu", *line.split()]) == 2
-    (printed,) = capsys.readouterr().err.splitlines()
-    assert printed.startswith(f"feeder-bench: error: {complaint}")
-    assert printed.endswith("): pass --device cpu") or "cannot be used" not in printed
-
-
 def against(ratio: float, name: str = "bandwidth/float16-4") -> Result:
     """A row of 100 × ratio GB/s, beside a baseline of 100."""
     base = summarise("base", "GB/s", [100.0])

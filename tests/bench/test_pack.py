@@ -7,7 +7,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bench.cli import main
 from bench.pack import run as bench_pack
 from bench.pack import sources
 from bench.pack.run import PHASES, Writer
@@ -134,10 +133,3 @@ def test_kinds_and_writers_have_rows_or_reasons(
         assert name in text
     for reason in (*missing.values(), "fake 1.2: copies"):
         assert reason in text
-
-
-def test_an_unknown_kind_is_refused_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["pack", "--kinds", "tar,zip"]) == 2
-    assert "--kinds zip is no kind and no writer: name some of folder, tar, " in (
-        capsys.readouterr().err
-    )

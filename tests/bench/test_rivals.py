@@ -213,17 +213,7 @@ def test_the_sample_is_repeated_and_files_that_not_all_can_read_are_left_out(
     assert list(short_folder.iterdir()) == []
 
 
-def test_what_cannot_be_measured_is_refused(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (tmp_path / "class").mkdir()
-    for line, complaint in (
-        (["--only", "tfdata,keras"], "--only keras is no contender"),
-        ([str(tmp_path)], "holds no JPEGs in class folders"),
-        ([str(tmp_path / "nowhere")], "cannot be listed: No such file"),
-    ):
-        assert main(["peers", *line]) in (2, 3)
-        assert complaint in capsys.readouterr().err
+def test_our_own_contenders_are_always_measured() -> None:
     chosen = [each.name for each in rivals.choose_contenders("dali,ffcv")]
     assert chosen == ["peers/feeder", "peers/feeder-daemon", "peers/ffcv", "peers/dali"]
 
@@ -299,9 +289,7 @@ def test_ratios_are_medians_of_the_rounds() -> None:
     assert any(line[:6] == ["quick", "550", "500", "600", "1.67", "×"] for line in lines)
 
 
-@pytest.mark.parametrize("rounds", [1, 3])
-def test_bars_are_drawn(tmp_path: Path, rounds: int) -> None:
-    drawn = draw(_report({name: values[:rounds] for name, values in RATES.items()}), tmp_path)
-    assert ("least and most of the" in drawn) == (rounds > 1)
-    assert "550  (Feeder × 1.67)" in drawn or rounds == 1
-    assert "Not measured" in drawn
+def test_bars_are_drawn(tmp_path: Path) -> None:
+    drawn = draw(_report(), tmp_path)
+    for words in ("least and most of the", "550  (Feeder × 1.67)", "Not measured"):
+        assert words in drawn

@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 import torch
 
-from bench.cli import main
 from bench.data.synthetic import write_synthetic
 from bench.micro import kernels, loss, training_step
 from bench.stream import loaders
@@ -128,20 +127,6 @@ def test_training_step(tmp_path: Path) -> None:
     assert rows["memory/resident"]["value"] > 50
     for name in ("accumulate-2", "accumulate-4"):
         assert rows[f"memory/{name}"]["ratio"] < 0.8
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        (("--model", "resnet5"), "no model 'resnet5': --model is one of "),
-        (("--batch", "6"), "--batch 6 has no 4 equal micro-batches: use a multiple of 4"),
-    ],
-)
-def test_training_steps_without_a_meaning_are_refused(
-    options: tuple[str, str], message: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["training-step", *options]) == 2
-    assert message in capsys.readouterr().err
 
 
 @pytest.mark.extensive("ten seconds of scrapes; scrapers have tests of their own")

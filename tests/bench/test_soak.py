@@ -117,26 +117,6 @@ def test_what_is_wrong_is_status_1_and_the_first_lines(
     ]
 
 
-@pytest.mark.parametrize(
-    ("line", "complaint"),
-    [
-        ("stream --soak 0.1 --every 5", "soak for 1.1 minutes or more, or lower --every"),
-        (
-            "soak --minutes 60",
-            "soak is a mode of stream: type `feeder-bench stream --soak MINUTES`",
-        ),
-        ("stream --batch-size 64", "--batch-size is for --soak MINUTES: give both"),
-        ("stream --calls --plot calls.png", "leave --calls out"),
-    ],
-)
-def test_what_cannot_be_judged_is_refused_in_one_line(
-    line: str, complaint: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(line.split()) == 2
-    (printed,) = capsys.readouterr().err.splitlines()
-    assert complaint in printed
-
-
 def _report(*failures: str, samples: int = 20) -> SoakReport:
     levels = {"throughput": 3.0, "reference/daemon-core": 700.0, "reference/client-core": 600.0}
     levels |= {"memory/node-1": 1.0, "shared-memory/slots": 2.0}
