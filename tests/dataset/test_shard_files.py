@@ -15,6 +15,7 @@ from feeder.dataset.writer import ShardWriter
 from feeder.errors import DatasetError, ResourceError
 from feeder.jpeg.recode import TiledJpeg, tile_jpeg
 from feeder.plan.labels import LabelSpec
+from feeder.process.output_file import temporary_path
 from tests.support.rewrite import rewrite_record
 from tests.support.sources import encoded, image
 from tests.support.synthetic_sets import (
@@ -83,6 +84,23 @@ def test_unfinished_shard_leaves_no_file(tmp_path: Path) -> None:
         writer.append(_tiled(0), label=0, name="a/b.jpg", flags=0)
         raise KeyError
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_shard_is_synced_before_it_is_renamed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After a power cut packing resumes from the shards that have their final names."""
+    done, replace = [], Path.replace
+
+    def note(source: Path, target: Path) -> Path:
+        done.append("renamed")
+        return replace(source, target)
+
+    monkeypatch.setattr(os, "fsync", lambda number: done.append(os.readlink(f"/dev/fd/{number}")))
+    monkeypatch.setattr(Path, "replace", note)
+    path = tmp_path / "shard-00005.fds"
+    _write(path, range(1))
+    assert done == [str(temporary_path(path)), "renamed", str(tmp_path)]
 
 
 def test_truncation_anywhere_is_a_dataset_error(shard: Path) -> None:

@@ -229,11 +229,15 @@ def test_short_stops_in_a_row_are_not_one_long_stop() -> None:
     assert not shell.killed
 
 
-@pytest.mark.parametrize("chunk_s", [1.0, 4.0])
-def test_where_chunks_take_long_a_worker_may_be_quiet_for_longer(chunk_s: float) -> None:
+@pytest.mark.parametrize(
+    ("chunk_s", "quiet_s"), [(1.0, 3.0), (4.0, 12.0), (12.0, CHUNK_DEADLINE_S / 2)]
+)
+def test_where_chunks_take_long_a_worker_may_be_quiet_for_longer(
+    chunk_s: float, quiet_s: float
+) -> None:
     shell = shell_with(workers=1, chunk_s=chunk_s)
     shell.states[1] = READS
-    shell.wait(3 * chunk_s - 0.2)
+    shell.wait(quiet_s - 0.2)
     assert not shell.silences
     shell.wait(LATE_S)
     assert len(shell.silences) == 1

@@ -212,10 +212,10 @@ def test_a_job_that_took_less_than_its_share_has_no_hoard(workers: int) -> None:
     check_shares(loads, 0.5, (11, 16), workers=workers)
 
 
-def test_the_sessions_of_a_job_take_turns() -> None:
-    load = Load("a", sessions=5)
-    simulate([load, Load("b")])
-    served = load.served.values()
+def test_the_sessions_of_a_job_take_turns_whatever_their_windows() -> None:
+    loads = [Load("a", window=window) for window in (4, 8, 16)]
+    simulate([*loads, Load("b")], seconds=10.0)
+    served = [sum(load.served.values()) for load in loads]
     assert max(served) - min(served) <= 0.05 * max(served)
 
 

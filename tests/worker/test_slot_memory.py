@@ -180,7 +180,7 @@ def test_available_memory_is_unlimited_only_if_no_more_files_can_be_opened(
             {
                 "memory/box/memory.limit_in_bytes": "5000\n",
                 "memory/box/memory.usage_in_bytes": "1500\n",
-                "memory/box/memory.stat": "total_inactive_file 500\n",
+                "memory/box/memory.stat": "inactive_file 20\ntotal_inactive_file 500\n",
             },
             4000,
         ),

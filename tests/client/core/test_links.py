@@ -3,7 +3,14 @@
 import msgspec
 import pytest
 
-from feeder.client.core.events import Dial, Disconnected, HangUp, Instruction, MessageReceived
+from feeder.client.core.events import (
+    Dial,
+    Disconnected,
+    EndpointsListed,
+    HangUp,
+    Instruction,
+    MessageReceived,
+)
 from feeder.client.core.node_link import QUIET_S, SILENCE_S
 from feeder.client.core.owners import Ownership
 from feeder.client.core.prefetch import BatchSequence
@@ -119,6 +126,17 @@ def test_a_batch_waits_for_its_lanes_owner_unless_another_node_would_idle() -> N
     assert len(shell.session.served_endpoints) == 3
 
 
+def test_the_node_processes_of_a_feeder_have_its_lanes_in_turn() -> None:
+    shell = Shell(window=8, buffers=8, recipe=RECIPE_5)
+    shell.do(EndpointsListed(dict.fromkeys(ENDPOINTS[:2], "rack")))
+    for link in (0, 1):
+        join(shell, link, lanes=5, recipe_fingerprint=RECIPE_5.fingerprint())
+    shell.session.begin(BatchSequence(0, range(10)))
+    out, preference = shell.do(), prefer(hello(recipe=RECIPE_5), lanes=5)
+    assert [preference.lane(key) % 2 for key in asked(out, 0)] == [0, 0, 0]
+    assert [preference.lane(key) % 2 for key in asked(out, 1)] == [1, 1, 1]
+
+
 def test_a_node_that_few_ranks_share_gets_more_of_each_ones_batches() -> None:
     """Without its Pongs a client takes it for shared by all ranks."""
     shell = Shell(*ENDPOINTS[:2], window=16, buffers=16)
@@ -179,6 +197,14 @@ def test_a_batch_that_one_node_cannot_make_is_requested_from_another_now_or_late
     assert asked(out, NEXT)[:1] == keys(0)
     shell.answer(0, NEXT, session=session)
     assert shell.take_key() == (0, 0)
+
+
+def test_a_node_that_could_not_make_a_batch_is_asked_again_when_it_is_back() -> None:
+    shell, _ = serve()
+    shell.lose(NEXT)
+    fail(shell, 0, OWNER)
+    shell.lose(OWNER)
+    assert asked(join(shell, OWNER, session=9), OWNER)[:1] == keys(0)
 
 
 def test_a_batch_that_no_node_can_make_is_an_error_with_all_reasons() -> None:
