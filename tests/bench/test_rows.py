@@ -13,6 +13,7 @@ from bench.stream import loaders
 from feeder.jpeg import resize
 from tests.bench.rows import RATE, Expected, alone, check_rows, group, run_bench
 from tests.support.sources import make_source, run_inline
+from tests.support.synthetic_sets import pack_synthetic
 from trainer_client import _host_normalise
 
 
@@ -130,8 +131,9 @@ def test_training_step(tmp_path: Path) -> None:
 
 
 @pytest.mark.extensive("ten seconds of scrapes; scrapers have tests of their own")
-def test_eyes(dataset: Path, tmp_path: Path) -> None:
-    document = run_bench(tmp_path, "eyes", dataset, "--rounds", 1, "--batches", 2, "--idle", 0.5)
+def test_eyes(tmp_path: Path) -> None:
+    packed = pack_synthetic(tmp_path, images=150)
+    document = run_bench(tmp_path, "eyes", packed, "--rounds", 1, "--batches", 2, "--idle", 0.5)
     rows = check_rows(
         document,
         group(RATE, "eyes/alone", "eyes/watched", "eyes/idle-connections")
