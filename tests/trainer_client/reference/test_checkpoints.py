@@ -4,8 +4,6 @@ import errno
 import fcntl
 import os
 import socket
-import subprocess
-import sys
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -14,8 +12,8 @@ import torch
 
 from feeder.errors import ConfigError, ResourceError
 from tests.support.hanging_fs import small_disk
-from tests.support.sources import REPOSITORY
-from tests.trainer_client.reference.tracking.reports import make_result
+from tests.trainer_client.reference.jobs import start
+from tests.trainer_client.reference.test_tracking import make_result
 from trainer_client.reference.checkpoints import (
     CheckpointFile,
     CheckpointFolder,
@@ -141,8 +139,7 @@ def test_a_file_system_without_locks_is_reported(
 
 def test_one_job_at_a_time_saves_to_a_folder_or_file_until_it_dies(tmp_path: Path) -> None:
     folder = CheckpointFolder(tmp_path / "run" / "checkpoints", keep=1)
-    command = [sys.executable, "-c", HOLD, str(folder.folder)]
-    with subprocess.Popen(command, cwd=REPOSITORY, stdout=subprocess.PIPE, text=True) as process:
+    with start("-c", HOLD, folder.folder) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "held\n"
         (folder.folder / "epoch-0001.pt.unfinished").touch()  # which that job is writing

@@ -3,7 +3,6 @@
 import json
 import shutil
 import signal
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -11,32 +10,25 @@ import pytest
 from feeder.errors import ConfigError
 from tests.support.daemon import DEADLINE_S, wait_until
 from tests.support.fake_node import FakeNode
-from tests.trainer_client.reference.jobs import SAMPLES, exit_with, rows_of, run, start
-from tests.trainer_client.reference.parallel.ranks import join_ranks, running_ranks
+from tests.trainer_client.reference.jobs import (
+    SAMPLES,
+    Run,
+    exit_with,
+    join_ranks,
+    rows_of,
+    run,
+    running_ranks,
+    start,
+)
 from trainer_client import Batch, FeederLoader
 from trainer_client.evaluate import main
 from trainer_client.reference.checkpoints import load_checkpoint, save_checkpoint
 from trainer_client.train import TrainingResult
 
-KEYS: dict[str, object] = {"epochs": 3, "ema_decay": 0.9, "keep": 9, "val_dataset": "val"}
-
-
-@pytest.fixture(scope="module")
-def finished(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, TrainingResult]]:
-    """The folder of a run that has ended, whose feeder still serves; tests copy it."""
-    folder = tmp_path_factory.mktemp("run")
-    with FakeNode(samples=SAMPLES) as node:
-        yield folder, run(node, output=str(folder), **KEYS)
-
 
 @pytest.fixture
-def folder(finished: tuple[Path, TrainingResult], tmp_path: Path) -> Path:
-    return Path(shutil.copytree(finished[0], tmp_path / "run"))
-
-
-@pytest.fixture
-def result(finished: tuple[Path, TrainingResult]) -> TrainingResult:
-    return finished[1]
+def folder(finished: Run, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(finished.folder, tmp_path / "run"))
 
 
 def figures(rows: list[dict[str, str]]) -> list[tuple[int, ...]]:
@@ -58,30 +50,28 @@ def expected(result: TrainingResult) -> list[tuple[int | None, ...]]:
 
 
 def test_a_run_evaluated_afterwards_has_the_same_figures_by_epoch(
-    folder: Path, result: TrainingResult, capsys: pytest.CaptureFixture[str]
+    folder: Path, finished: Run, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = folder / "all.json"
     assert main([str(folder), "--device", "cpu", "--json", str(path)]) == 0
     rows = rows_of(folder / "evaluations.csv")
-    assert figures(rows) == expected(result)
+    assert figures(rows) == expected(finished.result)
     assert [row["steps"] for row in rows] == ["6", "12", "18"]
     assert capsys.readouterr().out.startswith("epoch-0001.pt: ")
     assert [each["val_images"] for each in json.loads(path.read_text())] == [SAMPLES] * 3
 
 
-def test_files_are_evaluated_and_added_to_a_table_by_epoch(
-    folder: Path, result: TrainingResult
-) -> None:
+def test_files_are_evaluated_and_added_to_a_table_by_epoch(folder: Path, finished: Run) -> None:
     """Rows of checkpoints that have been removed since stay."""
     table = folder / "some.csv"
     for epoch in (2, 1, 2):
         path = folder / "checkpoints" / f"epoch-000{epoch}.pt"
         assert main([str(path), "--device", "cpu", "--csv", str(table)]) == 0
-    assert figures(rows_of(table)) == expected(result)[:2]
+    assert figures(rows_of(table)) == expected(finished.result)[:2]
 
 
 def test_a_damaged_checkpoint_of_a_folder_is_skipped_and_ends_with_an_error(
-    folder: Path, result: TrainingResult, capsys: pytest.CaptureFixture[str]
+    folder: Path, finished: Run, capsys: pytest.CaptureFixture[str]
 ) -> None:
     damaged = folder / "checkpoints" / "epoch-0002.pt"
     damaged.write_bytes(damaged.read_bytes()[:-200])
@@ -89,7 +79,7 @@ def test_a_damaged_checkpoint_of_a_folder_is_skipped_and_ends_with_an_error(
     output, error = capsys.readouterr()
     assert f"skipped: {damaged} is no checkpoint, or damaged (" in output
     assert error == "evaluate: error: 1 of 3 checkpoints cannot be read, see above\n"
-    assert figures(rows_of(folder / "evaluations.csv")) == expected(result)[::2]
+    assert figures(rows_of(folder / "evaluations.csv")) == expected(finished.result)[::2]
 
 
 def test_two_ranks_that_follow_a_run_see_every_checkpoint_and_end_with_its_own_summary(
@@ -105,7 +95,9 @@ def test_two_ranks_that_follow_a_run_see_every_checkpoint_and_end_with_its_own_s
             wait_until(lambda: table.exists() or not processes[0].is_alive(), "the first row")
 
     with running_ranks(exit_with, [(main, arguments)] * 2, tmp_path) as processes:
-        result = run(node, on_batch=wait, output=str(folder), **KEYS)
+        result = run(
+            node, on_batch=wait, output=str(folder), epochs=3, ema_decay=0.9, val_dataset="val"
+        )
         outputs = join_ranks(processes, tmp_path)
     assert figures(rows_of(table)) == expected(result)
     assert outputs[0].count("\n") == 3
@@ -114,7 +106,9 @@ def test_two_ranks_that_follow_a_run_see_every_checkpoint_and_end_with_its_own_s
 
 def test_ctrl_c_ends_following_in_one_line(folder: Path) -> None:
     (folder / "summary.json").unlink()  # as while it runs
-    with start("trainer_client.evaluate", str(folder), "--follow", "--device", "cpu") as process:
+    with start(
+        "-m", "trainer_client.evaluate", str(folder), "--follow", "--device", "cpu"
+    ) as process:
         try:
             wait_until((folder / "evaluations.csv").exists, "the first row")
             process.send_signal(signal.SIGINT)

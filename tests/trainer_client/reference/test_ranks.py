@@ -23,10 +23,11 @@ from tests.trainer_client.reference.jobs import (
     command_line,
     exit_with,
     is_wanted,
+    join_ranks,
     position,
     run,
+    running_ranks,
 )
-from tests.trainer_client.reference.parallel.ranks import join_ranks, running_ranks
 from trainer_client import Batch, FeederLoader
 from trainer_client.train import TrainingOptions, TrainingRecipe, main, train
 
@@ -268,11 +269,9 @@ def test_ranks_that_read_different_checkpoints_are_an_error(node: FakeNode, tmp_
 def test_what_fails_in_rank_0_alone_ends_all_ranks(node: FakeNode, tmp_path: Path) -> None:
     nowhere = tmp_path / "nowhere" / "job.pt"
     arguments = [(main, command_line(node, "--checkpoint", str(nowhere)))] * 2
+    statuses = [ConfigError.exit_status, PeerError.exit_status]
     with running_ranks(exit_with, arguments, tmp_path) as processes:
-        for process in processes:
-            process.join(2 * DEADLINE_S)
-        statuses = [process.exitcode for process in processes]
-    assert statuses == [ConfigError.exit_status, PeerError.exit_status]
+        first, second = join_ranks(processes, tmp_path, statuses)
     line = f"checkpoint must name a file in an existing folder, got {nowhere}"
-    assert line in (tmp_path / "output-0").read_text()
-    assert f"rank 0 cannot go on: {line}" in (tmp_path / "output-1").read_text()
+    assert line in first
+    assert f"rank 0 cannot go on: {line}" in second

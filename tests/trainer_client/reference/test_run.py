@@ -3,10 +3,9 @@
 import json
 import shutil
 import signal
-from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 import torch
@@ -16,6 +15,7 @@ from tests.support.fake_node import FakeNode
 from tests.trainer_client.reference.jobs import (
     SAMPLES,
     STEPS,
+    Run,
     Stopped,
     command_line,
     make_options,
@@ -31,25 +31,9 @@ from trainer_client.reference.efficientnet import EfficientNet, Stage
 from trainer_client.reference.recipes.recipe import compose_recipe
 from trainer_client.reference.resnet import resnet_small
 from trainer_client.reference.tracking.tracker import Tracker
-from trainer_client.train import TrainingResult, main, train
+from trainer_client.train import main, train
 
 TINY_BUDGET = "0.0000001s"
-
-
-class Run(NamedTuple):
-    """A run that has ended; tests copy its folder."""
-
-    node: FakeNode
-    folder: Path
-    result: TrainingResult
-
-
-@pytest.fixture(scope="module")
-def finished(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
-    folder = tmp_path_factory.mktemp("run")
-    with FakeNode(samples=SAMPLES) as node:
-        keys = {"val_dataset": "val", "epochs": 3, "ema_decay": 0.9, "seed": 5}
-        yield Run(node, folder, run(node, output=str(folder), **keys))
 
 
 def summary_of(folder: Path) -> dict[str, Any]:

@@ -1,17 +1,23 @@
 """The reference job's command and single runs against a fake node: data, reports, errors."""
 
+import contextlib
+import io
 import json
 import math
+import os
 import signal
+import sys
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 import torch
 
 from feeder.errors import ConfigError, PeerError, ResourceError
+from feeder.installation import install_command
 from feeder.wire.messages import Bye, Hello, Request
-from tests.support.daemon import Daemon, pack_small
+from tests.support.daemon import Daemon, pack_small, wait_until
 from tests.support.fake_node import WAIT_S, FakeNode
 from tests.support.key_pairs import KeyPair
 from tests.trainer_client.reference.jobs import (
@@ -22,6 +28,7 @@ from tests.trainer_client.reference.jobs import (
     start,
 )
 from trainer_client import Batch, FeederLoader
+from trainer_client.reference import own_feeder
 from trainer_client.train import main
 
 
@@ -177,7 +184,7 @@ def test_one_of_several_processes_that_cannot_find_the_others_is_an_error(
 
 def test_ctrl_c_ends_the_job_cleanly(node: FakeNode) -> None:
     node.script = lambda key, messages: [] if key[1] == 4 else messages
-    with start("trainer_client.train", *command_line(node, "--timeout-s", "60")) as job:
+    with start("-m", "trainer_client.train", *command_line(node, "--timeout-s", "60")) as job:
         try:
             node.wait_until(lambda: is_wanted(node, (0, 4)), "the job does not train")
             job.send_signal(signal.SIGINT)
@@ -186,3 +193,71 @@ def test_ctrl_c_ends_the_job_cleanly(node: FakeNode) -> None:
             job.kill()
     assert (job.returncode, error) == (130, "train: interrupted\n")
     node.wait_until(lambda: node.count(Bye), "no Bye")
+
+
+# --- The smoke recipe's own data and feeder: made once, ended with the job ------------------------
+
+HOLD = """
+import sys, time
+from pathlib import Path
+from trainer_client.reference import own_feeder
+with own_feeder.own_feeder(Path(sys.argv[1]), lambda line: print(line, flush=True)) as endpoint:
+    print(endpoint, flush=True)
+    time.sleep(600)
+"""
+
+
+def processes_of(folder: Path) -> list[int]:
+    """Return the processes that work on the data of a run, but for this one."""
+    found = []
+    for process in psutil.process_iter(["pid", "cmdline"]):
+        line = process.info["cmdline"] or []
+        if any(str(folder / "data") in each for each in line) and process.pid != os.getpid():
+            found.append(process.pid)
+    return found
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Of a run with few images."""
+    path = tmp_path_factory.mktemp("smoke")
+    arguments = ["--recipe", "smoke", "--output", str(path), "--device", "cpu", "--epochs", "1"]
+    output = io.StringIO()
+    with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(output):
+        patch.setattr(own_feeder, "IMAGES", {"train": 64, "val": 10})
+        assert main(arguments) == 0
+    (path / "output").write_text(output.getvalue())
+    return path
+
+
+def test_a_smoke_run_needs_nothing_and_leaves_its_data_and_no_process(folder: Path) -> None:
+    output = (folder / "output").read_text()
+    assert "drawing 64 synthetic images\npacking them\n" in output
+    assert "1 x 32 images a step, 2 steps an epoch, 64 images, 10 classes" in output
+    assert "epoch 0: loss " in output
+    assert sorted(each.name for each in (folder / "data").iterdir()) == ["train", "val"]
+    assert processes_of(folder) == []
+
+
+def test_data_is_used_again_and_not_even_sigkill_leaves_a_process(folder: Path) -> None:
+    with start("-c", HOLD, folder) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "a feeder of this job serves them\n", "nothing is drawn"
+        assert process.stdout.readline().startswith("ipc://")
+        assert processes_of(folder)
+        process.send_signal(signal.SIGKILL)
+    wait_until(lambda: processes_of(folder) == [], "its processes are gone")
+
+
+def test_an_environment_of_a_client_alone_is_one_line_that_names_what_is_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("turbojpeg", "psutil"):
+        monkeypatch.setitem(sys.modules, name, None)
+    assert main(["--recipe", "smoke", "--output", str(tmp_path), "--device", "cpu"]) == 4
+    assert capsys.readouterr().err == (
+        "train: error: the smoke recipe packs images and serves them, and the daemon's parts for "
+        "that are not installed in this environment: PyTurboJPEG, psutil: "
+        f"{install_command('daemon', 'client')}\n"
+    )
+    assert not (tmp_path / "data").exists()

@@ -1,4 +1,0 @@
-"""Tests of the training recipes.
-
-May import: the product, bench, tests.
-"""
