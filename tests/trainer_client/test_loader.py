@@ -4,7 +4,6 @@ import copy
 import gc
 import inspect
 import json
-import os
 import pickle
 import subprocess
 import sys
@@ -14,7 +13,6 @@ import weakref
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -30,13 +28,13 @@ from feeder.wire.messages import Bye, Hello, Request
 from feeder.wire.slot_layout import SlotLayout
 from tests.support.daemon import needs_ipv6, wait_until
 from tests.support.fake_node import WAIT_S, FakeNode, Key, Message, sample_pixels
+from tests.support.sources import REPOSITORY
 from trainer_client import Batch, FeederLoader, NumpyLoader
 from trainer_client._device import Normaliser
 
 BATCH, SIDE = 8, 8
 STEPS = 97 // BATCH  # of training; an evaluation has one more
 TensorBatch = Batch[torch.Tensor]
-ROOT = Path(__file__).resolve().parents[2]
 
 
 def make_loader(node: FakeNode, **options: object) -> FeederLoader:
@@ -422,23 +420,20 @@ _FORK_SCRIPT = """
 """
 
 
-def run_script(script: str, endpoint: str) -> str:
+def run_script(script: str, *arguments: str) -> "subprocess.CompletedProcess[str]":
+    """Run it in a process of its own, which must end with status 0."""
     command = [sys.executable, "-W", "ignore::DeprecationWarning", "-c", textwrap.dedent(script)]
-    result = subprocess.run(
-        [*command, endpoint],
-        cwd=ROOT,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
+    done = subprocess.run(
+        [*command, *arguments], cwd=REPOSITORY, capture_output=True, text=True, timeout=60
     )
-    assert (result.returncode, result.stderr) == (0, "")
-    return result.stdout
+    assert done.returncode == 0, done.stderr
+    return done
 
 
 def test_a_fork_gets_a_clear_error_and_its_parent_exits_without_closing(node: FakeNode) -> None:
-    *lines, batches = run_script(_FORK_SCRIPT, node.endpoint).splitlines()
+    done = run_script(_FORK_SCRIPT, node.endpoint)
+    assert done.stderr == ""
+    *lines, batches = done.stdout.splitlines()
     assert len(lines) == 3
     assert all("cannot work in its fork" in line for line in lines)
     assert batches == "11"

@@ -1,4 +1,4 @@
-"""The loader against the real daemon: its bytes, its refusals, and restarts in mid-epoch."""
+"""Both loaders against the real daemon: its bytes, its labels of every kind, its refusals."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -8,23 +8,32 @@ import numpy as np
 import pytest
 import torch
 
-from bench.data.synthetic import write_synthetic
-from bench.demo.run import serving
 from bench.fetcher import BatchFetcher
 from feeder.cli.main import main
 from feeder.dataset.opened import Dataset
 from feeder.errors import ConfigError, DatasetError, FeederError
-from feeder.pack.options import PackOptions
-from feeder.pack.progress import ProgressLine
-from feeder.pack.run import pack_dataset
+from feeder.plan.labels import LabelSpec
 from feeder.plan.packing import Packing, pixel_layout_of, unpack_levels
 from feeder.sample.reader import SampleReader
+from tests.support.daemon import Daemon
+from tests.support.synthetic_sets import (
+    EVERY_KIND,
+    FLOATS,
+    MULTI,
+    NONE,
+    class_names,
+    expected_rows,
+    pack_synthetic,
+    write_labelled,
+)
 from tests.trainer_client.test_loader import TensorBatch
-from trainer_client import FeederLoader, NumpyLoader
+from trainer_client import Accuracy, FeederLoader, NumpyLoader
 from trainer_client._device import Normaliser
+from trainer_client.train import TrainingOptions, TrainingRecipe, train
 
-SAMPLES, CLASSES = 47, 3
-BATCH, SIDE, SEED = 6, 32, 5
+SAMPLES, BATCH, SIDE, SEED = 47, 6, 32, 5
+LABELLED = 23  # samples of each kind of labels
+KINDS = {f"{labels.kind}{labels.width}": labels for labels in EVERY_KIND}
 
 
 class Packed:
@@ -57,21 +66,27 @@ class Packed:
 
 @pytest.fixture(scope="module")
 def packed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Packed]:
-    folder = tmp_path_factory.mktemp("packed")
-    write_synthetic(folder / "images", images=SAMPLES, classes=CLASSES, jobs=1)
-    with (folder / "progress").open("w") as progress:
-        options = PackOptions(jobs=1, shards=5)
-        pack_dataset(folder / "images", folder / "dataset", options, ProgressLine(progress))
-    result = Packed(folder / "dataset")
+    result = Packed(pack_synthetic(tmp_path_factory.mktemp("packed"), images=SAMPLES))
     yield result
     result.dataset.close()
 
 
 @pytest.fixture(scope="module")
-def endpoint(packed: Packed, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+def endpoints(packed: Packed, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
+    """One daemon that serves the images and a set of each kind of labels; by scheme."""
     folder = tmp_path_factory.mktemp("node")
-    with serving({"shapes": packed.path}, f"ipc://{folder}/s"):
-        yield f"ipc://{folder}/s"
+    data = ["--data", f"shapes={packed.path}"]
+    for name, labels in KINDS.items():
+        write_labelled(folder / name, labels, samples=LABELLED)
+        data += ["--data", f"{name}={folder / name}"]
+    binds = ["--bind", f"ipc://{folder}/s", "--bind", "tcp://127.0.0.1:0"]
+    with Daemon(*data, *binds, "--workers", "1") as daemon:
+        yield {each.partition(":")[0]: each for each in daemon.endpoints}
+
+
+@pytest.fixture
+def endpoint(endpoints: dict[str, str]) -> str:
+    return endpoints["ipc"]
 
 
 def make_loader(endpoint: str, **options: object) -> FeederLoader:
@@ -104,7 +119,7 @@ def test_every_batch_is_the_plans(packed: Packed, endpoint: str, split: str) -> 
 def test_samples_have_the_names_of_their_files(
     packed: Packed, endpoint: str, convert: Callable[[list[int]], Any]
 ) -> None:
-    source = packed.path.parent / "images"
+    source = packed.path.parent / "source"
     files = sorted(str(path.relative_to(source)) for path in source.glob("*/*"))
     with make_loader(endpoint, split="val") as loader:
         for batch in loader:
@@ -134,7 +149,7 @@ def test_the_command_names_samples_of_a_feeder(
     assert capsys.readouterr().out.splitlines() == expected
     for number, dataset, message in (
         ("47", "shapes", "'shapes' has no sample 47, it has 0 .. 46"),
-        ("1", "birds", "no dataset 'birds' here; served: shapes"),
+        ("1", "birds", "no dataset 'birds' here; served: "),
     ):
         assert main(["names", endpoint, number, "--dataset", dataset]) > 0
         output = capsys.readouterr()
@@ -177,7 +192,7 @@ def test_every_packing_gives_the_same_batches_to_both_clients(
 @pytest.mark.parametrize(
     ("options", "kind", "message"),
     [
-        ({"dataset": "shape"}, DatasetError, r"no dataset 'shape' here.*: shapes$"),
+        ({"dataset": "shape"}, DatasetError, r"no dataset 'shape' here.*shapes"),
         ({"batch_size": SAMPLES + 1}, ConfigError, "batch_size 48 is larger than dataset 'shapes'"),
         (
             {"recipe": {"lanes": 8}},
@@ -266,3 +281,81 @@ def test_float32_arrays_are_the_tensors(endpoint: str, channels: int) -> None:
             count += batch.valid
         assert count == SAMPLES
         assert loader.statistics().copied_because is None
+
+
+# --- Labels of every kind, padding included -------------------------------------------------------
+
+
+def check_labels(batch: Any, labels: LabelSpec) -> None:
+    """Compare with the samples' own; padding of floats is NaN."""
+    ids = np.asarray(batch.sample_ids)
+    found, expected = np.asarray(batch.labels), expected_rows(ids, labels)
+    if labels.kind == "multi":
+        expected = np.where(expected == 255, np.float32(np.nan), expected.astype(np.float32))
+    assert found.dtype == expected.dtype == (np.float32 if labels.row_shape else np.int64)
+    assert found.shape == expected.shape == (len(ids), *labels.row_shape)
+    assert np.array_equal(found, expected, equal_nan=bool(labels.row_shape))
+    assert ((ids >= 0) == (np.arange(len(ids)) < batch.valid)).all()
+
+
+def labelled(name: str, **more: object) -> dict[str, Any]:
+    """The options of an evaluation over a set of labels, in batches of 5."""
+    small = {"batch_size": 5, "image_size": 16, "recipe": {"resize_size": 16}}
+    return {"dataset": name, "split": "val", **small, **more}
+
+
+@pytest.mark.parametrize(("scheme", "share_memory"), [("ipc", True), ("ipc", False), ("tcp", True)])
+@pytest.mark.parametrize("name", KINDS)
+def test_an_evaluation_over_ranks_has_each_samples_labels_and_padding(
+    name: str, scheme: str, share_memory: bool, endpoints: dict[str, str]
+) -> None:
+    """Of five batches over two ranks, the last is short and a sixth is all padding."""
+    labels = KINDS[name]
+    for make, more in (
+        (FeederLoader, {"device": "cpu"}),
+        (NumpyLoader, {"copy": False}),
+        (NumpyLoader, {"dtype": "float32"}),
+    ):
+        seen, valid, kept = [], [], []
+        for rank in range(2):
+            options = labelled(name, share_memory=share_memory, rank=rank, world_size=2, **more)
+            with make(endpoints[scheme], **options) as loader:
+                info = loader.dataset
+                assert (info.label_kind, info.label_width) == (labels.kind, labels.width)
+                assert loader.classes == class_names(labels)
+                for batch in loader:
+                    check_labels(batch, labels)
+                    seen += batch.sample_ids[: batch.valid].tolist()
+                    valid.append(batch.valid)
+                    kept.append((batch.labels, np.asarray(batch.labels).copy()))
+                is_lent = loader.statistics().copied_because is None
+                assert is_lent == (scheme == "ipc" and share_memory)
+        assert sorted(seen) == list(range(LABELLED))
+        assert sorted(valid) == [0, 3, 5, 5, 5, 5]
+        for found, copy in kept:
+            assert np.asarray(found).tobytes() == copy.tobytes(), "labels are arrays of their own"
+
+
+@pytest.mark.parametrize("labels", [MULTI, FLOATS, NONE], ids=lambda each: each.kind)
+def test_the_reference_job_and_accuracy_refuse_other_kinds_in_one_line(
+    labels: LabelSpec, endpoint: str
+) -> None:
+    name, recipe = f"{labels.kind}{labels.width}", TrainingRecipe(image_size=16)
+    options = TrainingOptions(
+        endpoint=endpoint, dataset=name, batch_size=5, recipe=recipe, device="cpu"
+    )
+    with pytest.raises(ConfigError, match="trains on one class a sample") as caught:
+        train(options, report=lambda line: None)
+    assert "\n" not in str(caught.value)
+
+    def evaluate() -> None:
+        with FeederLoader(endpoint, device="cpu", **labelled(name)) as loader:
+            accuracy = Accuracy(LABELLED, loader.device)
+            for batch in loader:
+                accuracy.add(torch.eye(len(batch.labels), 11), batch)
+            accuracy.result()
+
+    none = "23 samples have no label"
+    message = none if labels == NONE else rf"labels are \(5, {labels.width}\) floats"
+    with pytest.raises(ConfigError, match=message):
+        evaluate()
