@@ -5,8 +5,8 @@
     make exact DAMAGED=100000                       damaged JPEGs, packed and decoded
     python -m tests.exact --images FOLDER           real images from class folders of JPEGs
 
-``windows`` decodes a window both ways; ``tests/jpeg`` uses it too. ``run`` draws images and windows
-and counts; ``damaged`` does so with JPEGs that are damaged before they are packed.
+``windows`` decodes a window both ways; ``tests/jpeg`` uses it too. ``run`` draws images, also
+damaged ones, and windows, and counts.
 
 May import: the product, bench, tests.
 """

@@ -4,8 +4,14 @@ import argparse
 import sys
 from pathlib import Path
 
-from tests.exact.damaged import UNLIKE_PILLOW, compare_damaged, format_outcomes
-from tests.exact.run import compare, differing_bytes, format_table
+from tests.exact.run import (
+    UNLIKE_PILLOW,
+    compare,
+    compare_damaged,
+    differing_bytes,
+    format_outcomes,
+    format_table,
+)
 
 _SAMPLE = Path(__file__).resolve().parents[3] / "shared" / "data" / "imagenet-sample"
 

@@ -1,27 +1,60 @@
-"""Windows of real and of hard synthetic images, each decoded by TurboJPEG and by all versions."""
+"""Windows of images, each decoded by TurboJPEG and by all versions.
 
+``compare`` draws real images and hard synthetic ones, ``compare_damaged`` JPEGs that are damaged
+and then packed as ``feeder pack`` does. Most of those are real images at 64 px, in every
+subsampling and coding, because small files are many. Whatever packing accepts must have one
+picture, also that of Pillow from the source where no pixel was encoded again.
+"""
+
+import io
+import random
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import cache
 from pathlib import Path
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
 
+from feeder.convert.prepare import SourceOptions, prepare_sample
+from feeder.dataset.format import Oddity
 from feeder.jpeg.decode import VERSIONS
 from feeder.jpeg.recode import TILE_WIDTHS_PX, RecodeError, TiledJpeg, tile_jpeg
+from feeder.source.item_bytes import SourceError
 from tests.exact.windows import (
     Window,
     expected_pixels,
     own_pixels,
     scales_of,
+    whole_window,
     window_of,
 )
+from tests.fuzz.pictures import damage_jpeg
 from tests.support.hard_jpegs import KINDS, hard_jpeg
-from tests.support.jpegs import class_files, mcus_of
+from tests.support.jpegs import SAMPLINGS, cjpeg, class_files, mcus_of, picture
 
 _CROPS_OF_REAL = 25
 _CROPS_OF_HARD = 6
 _SIDE_MAX = 260  # of synthetic images
+UNLIKE_PILLOW: Final = "unlike Pillow's"
+"""What became of a damaged JPEG, besides "as they are", "converted" and "refused"."""
+
+_CODINGS = (
+    ["-quality", "30"],
+    ["-quality", "90", "-optimize"],
+    ["-quality", "97"],
+    ["-quality", "8", "-baseline"],
+    ["-quality", "75", "-restart", "1"],
+    ["-quality", "85", "-progressive"],
+    ["-quality", "85", "-arithmetic"],
+    ["-quality", "85", "-rgb"],
+    ["-quality", "85", "-grayscale"],
+)
+_SMALL_OF_EACH = len(_CODINGS) * len(SAMPLINGS)
+_SHARE_SMALL = 0.95
+_CONVERTED = Oddity.RARE_JPEG | Oddity.CMYK
 
 
 class PackedImage(NamedTuple):
@@ -149,3 +182,85 @@ def format_table(tally: Tally) -> str:
 
 def _line(images: str, kind: str, scale: str, cells: Iterable[str]) -> str:
     return f"{images:8}{kind:15}{scale:7}" + "".join(f"{cell:>15}" for cell in cells)
+
+
+@cache
+def _damage_sources(images: Path, small: int) -> tuple[tuple[bytes, ...], tuple[bytes, ...]]:
+    """Return real JPEGs as they are, if there are any, and ``small`` ones of 64 px."""
+    paths = class_files(images)
+    large = [path.read_bytes() for path in paths]
+    made = []
+    for number in range(small):
+        if large:
+            with Image.open(io.BytesIO(large[number * 31 % len(large)])) as image:
+                pixels = np.asarray(image.convert("RGB").resize((64, 64)))
+        else:
+            pixels = picture(64, 64, number)
+        coding = _CODINGS[number % len(_CODINGS)]
+        sampling = tuple(SAMPLINGS.values())[number // len(_CODINGS) % len(SAMPLINGS)]
+        made.append(
+            cjpeg(pixels, *coding, *(["-sample", sampling] if "-rgb" not in coding else []))
+        )
+    return tuple(large), tuple(made)
+
+
+def _draw_damaged(seed: int, large: Sequence[bytes], small: Sequence[bytes]) -> bytes:
+    rng = random.Random(seed)
+    jpeg = rng.choice(small if rng.random() < _SHARE_SMALL or not large else large)
+    for _ in range(rng.choice((1, 1, 2))):
+        jpeg = damage_jpeg(rng, jpeg)
+    return jpeg
+
+
+def compare_damaged(
+    images: Path, inputs: int, first_seed: int, log: Callable[[str], None]
+) -> tuple[Counter[str], Tally]:
+    """Pack damaged JPEGs and decode them; return what became of them, and the counts of windows."""
+    large, small = _damage_sources(images, min(8 * _SMALL_OF_EACH, inputs))
+    outcomes: Counter[str] = Counter()
+    tally: Tally = defaultdict(Counter)
+    for seed in range(first_seed, first_seed + inputs):
+        outcomes[_compare_one(seed, _draw_damaged(seed, large, small), tally, log)] += 1
+        if (seed + 1 - first_seed) % 10_000 == 0:
+            log(format_outcomes(outcomes))
+    return outcomes, tally
+
+
+def _compare_one(seed: int, jpeg: bytes, tally: Tally, log: Callable[[str], None]) -> str:
+    rng = np.random.Generator(np.random.Philox(seed))
+    options = SourceOptions(
+        tile_width_px=int(rng.choice(TILE_WIDTHS_PX)), apply_exif=False, quality=95
+    )
+    try:
+        sample = prepare_sample(jpeg, "damaged.jpg", options)
+    except SourceError:
+        return "refused"
+    outcome = "converted" if sample.flags & _CONVERTED else "as they are"
+    image = PackedImage(f"seed {seed}", "damaged", outcome, sample.tiled)
+    whole = whole_window(sample.tiled)
+    is_small = sample.tiled.width * sample.tiled.height <= 128 * 128
+    for scale in scales_of(whole) if is_small else [1]:
+        compare_window(tally, image, whole, scale, rng, log)
+    window = draw_window(rng, sample.tiled)
+    compare_window(tally, image, window, int(rng.choice(scales_of(window))), rng, log)
+    if outcome == "as they are" and not _is_pillows(
+        jpeg, expected_pixels(sample.tiled.blob, whole, 1)
+    ):
+        log(f"the packed image is not Pillow's: {image.name}")
+        return UNLIKE_PILLOW
+    return outcome
+
+
+def _is_pillows(jpeg: bytes, rgbx: NDArray[np.uint8]) -> bool:
+    """Whether Pillow decodes the JPEG to these pixels, if it does at all: it is stricter."""
+    try:
+        with Image.open(io.BytesIO(jpeg), formats=["JPEG"]) as image:
+            expected = np.asarray(image.convert("RGB"))
+    except (OSError, SyntaxError):
+        return True
+    return np.array_equal(rgbx.reshape(len(rgbx), -1, 4)[..., :3], expected)
+
+
+def format_outcomes(outcomes: Counter[str]) -> str:
+    parts = [f"{count:,} {outcome}" for outcome, count in sorted(outcomes.items())]
+    return f"{outcomes.total():,} damaged JPEGs: {', '.join(parts)}"

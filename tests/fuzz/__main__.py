@@ -17,7 +17,7 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 
-from tests.fuzz.runner import Span, Tally, format_failures, format_table, run_spans
+from tests.fuzz.runner import Span, Tally, format_failures, format_table, run_span
 from tests.fuzz.sanitized import Build, build, plain
 from tests.fuzz.target import Target, show
 from tests.fuzz.targets import TARGETS, find_target
@@ -46,7 +46,7 @@ def main() -> int:
             parser.error("--seed takes one target: python -m tests.fuzz TARGET --seed N")
         (target,) = targets
         _log(show(target.input_of(options.seed)))
-        tallies = run_spans([Span(target.name, options.seed, 1)], builds[target.native])
+        tallies[target.name] = run_span(Span(target.name, options.seed, 1), builds[target.native])
     else:
         _log(f"feeder: fuzz: {builds[True].reason}")
         if builds[True].extension:
@@ -84,7 +84,7 @@ def _run_all(
     tallies: dict[str, Tally],
 ) -> None:
     """Run the spans, ``jobs`` processes at a time; add up the results, and log each finding."""
-    waiting: set[Future[dict[str, Tally]]] = set()
+    waiting: dict[Future[Tally], str] = {}
     with ThreadPoolExecutor(jobs) as pool:
         while True:
             while len(waiting) < jobs and time.monotonic() < end_s:
@@ -92,22 +92,22 @@ def _run_all(
                 if span is None or all(tally.is_over for tally in tallies.values()):
                     break
                 if not tallies[span.target].is_over:
-                    native = find_target(span.target).native
-                    waiting.add(pool.submit(run_spans, [span], builds[native]))
+                    build = builds[find_target(span.target).native]
+                    waiting[pool.submit(run_span, span, build)] = span.target
             if not waiting:
                 return
-            done, waiting = wait(waiting, return_when=FIRST_COMPLETED)
-            for name, tally in (pair for future in done for pair in future.result().items()):
+            for future in wait(waiting, return_when=FIRST_COMPLETED).done:
+                tally = future.result()
                 for failure in tally.failures:
                     _log(f"feeder: fuzz: {failure.what}: {failure.reproducer}")
-                tallies[name].add(tally)
+                tallies[waiting.pop(future)].add(tally)
 
 
 def _check_harness(sanitized: Build) -> None:
     """Raise unless the sanitizers detect a planted overread of one byte."""
-    tallies = run_spans([Span("planted-overread", 0, 500)], sanitized)
-    if not any("heap-buffer-overflow" in f.what for f in tallies["planted-overread"].failures):
-        raise RuntimeError(f"the sanitizers do not work here: {tallies}")
+    tally = run_span(Span("planted-overread", 0, 500), sanitized)
+    if not any("heap-buffer-overflow" in failure.what for failure in tally.failures):
+        raise RuntimeError(f"the sanitizers do not work here: {tally}")
 
 
 def _log(text: str) -> None:

@@ -1,10 +1,10 @@
-"""Runs inputs of targets in this process, one after another; the first finding ends it.
+"""Runs inputs of a target in this process, one after another; the first finding ends it.
 
-    python -m tests.fuzz.batch FOLDER EXTENSION SPAN…     each span is TARGET:FIRST:COUNT
+    python -m tests.fuzz.batch FOLDER EXTENSION TARGET FIRST COUNT
 
-Before each input its seed is written to FOLDER/progress, one PROGRESS a span, so that the runner
-knows the input at which this process ended. EXTENSION replaces ``feeder.jpeg._native``, or is
-empty. Invariant: no module that uses the extension is imported before it is loaded.
+FOLDER/progress says which input is running, so that the runner knows at which one this process
+ended. EXTENSION replaces ``feeder.jpeg._native``, or is empty. Invariant: no module that uses the
+extension is imported before it is loaded.
 """
 
 import contextlib
@@ -19,14 +19,13 @@ import sys
 import time
 import traceback
 import warnings
+from collections.abc import Callable
 from pathlib import Path
 
 from tests.fuzz.target import Target
 
-PROGRESS = struct.Struct("<QQQQ")
-"""State, seed, inputs done and accepted."""
-
-RUNNING, FINISHED = 1, 2  # 0: it has not begun
+PROGRESS = struct.Struct("<QQQ")
+"""Inputs begun, those accepted, and 1 once all are done."""
 
 _FINDING_STATUS = 70
 _WARM_UP_MAX = 2000
@@ -38,10 +37,9 @@ class Finding(Exception):  # noqa: N818 -- not an error of the harness
     """Raised when an input takes too long or too much memory."""
 
 
-def main(folder: Path, extension: str, spans: list[str]) -> int:
-    """Run the spans; return the exit status."""
+def main(folder: Path, extension: str, name: str, first: int, count: int) -> int:
+    """Run the inputs; return the exit status."""
     faulthandler.enable()
-    sys.setrecursionlimit(1000)  # as in the daemon
     if extension:
         _load_extension(extension)
     from feeder.process.child import die_with_parent
@@ -51,60 +49,67 @@ def main(folder: Path, extension: str, spans: list[str]) -> int:
     from tests.fuzz.targets import find_target  # imports numpy, Pillow and the decoders
 
     warnings.simplefilter("error")
+    target = find_target(name)
     with (folder / "progress").open("r+b") as file, mmap.mmap(file.fileno(), 0) as shared:
-        for number, span in enumerate(spans):
-            name, first, count = span.split(":")
-            target, at = find_target(name), number * PROGRESS.size
-            try:
-                gc.collect()
-                before_bytes = _memory("VmRSS:")
-                if not extension:
-                    _limit_memory(target.memory_bytes)
-                _run(target, range(int(first), int(first) + int(count)), before_bytes, shared, at)
-            except MemoryError:
-                sys.stderr.write("MemoryError: more requested than the target's limit\n")
-                return _FINDING_STATUS
-            except Exception:  # noqa: BLE001 -- every exception is a finding
-                lines = traceback.format_exc().splitlines()[-30:]
-                sys.stderr.write("\n".join(line[:500] for line in lines) + "\n")
-                return _FINDING_STATUS
+        if not extension:
+            _limit_memory(target.memory_bytes)
+        try:
+            accepted = run_inputs(
+                target,
+                range(first, first + count),
+                lambda begun, accepted: PROGRESS.pack_into(shared, 0, begun, accepted, 0),
+            )
+        except MemoryError:
+            sys.stderr.write("MemoryError: more requested than the target's limit\n")
+            return _FINDING_STATUS
+        except Exception:  # noqa: BLE001 -- every exception is a finding
+            lines = traceback.format_exc().splitlines()[-30:]
+            sys.stderr.write("\n".join(line[:500] for line in lines) + "\n")
+            return _FINDING_STATUS
+        PROGRESS.pack_into(shared, 0, count, accepted, 1)
     return 0
 
 
-def _run(target: Target, seeds: range, before_bytes: int, shared: mmap.mmap, at: int) -> None:
-    """Run the inputs of some seeds; raise Finding over the target's limits."""
-    make, check, slow_ns = target.input_of, target.check, int(target.slow_s * 1e9)
-    seed = done = accepted = early = 0
+def run_inputs(
+    target: Target, seeds: range, note: Callable[[int, int], None] = lambda begun, accepted: None
+) -> int:
+    """Run the inputs of some seeds; return how many are accepted.
+
+    Raises what a check raises, and Finding over the target's limits. ``note`` gets the number of
+    inputs begun, and of those accepted so far.
+    """
+    slow_ns = int(target.slow_s * 1e9)
+    accepted = early = 0
     warm_up = min(len(seeds) // 4, _WARM_UP_MAX)
+    gc.collect()
+    before_bytes = _memory("VmRSS:")
     with contextlib.suppress(OSError):  # not writable in some containers: earlier peaks count then
         Path("/proc/self/clear_refs").write_text("5")
-    peak_before = _memory("VmHWM:")
-    for seed in seeds:
-        PROGRESS.pack_into(shared, at, RUNNING, seed, done, accepted)
-        value = make(seed)
+    peak_max = max(_memory("VmHWM:"), before_bytes + target.memory_bytes)
+    for begun, seed in enumerate(seeds, 1):
+        note(begun, accepted)
+        value = target.input_of(seed)
         began_ns = time.process_time_ns()
-        accepted += check(value)
+        accepted += target.check(value)
         took_ns = time.process_time_ns() - began_ns
-        done += 1
         if took_ns > slow_ns:
             raise Finding(f"took {took_ns / 1e9:.2f} s, limit {target.slow_s:g}")
         peak = _memory("VmHWM:")
-        if peak > max(peak_before, before_bytes + target.memory_bytes):
+        if peak > peak_max:
             raise Finding(
                 f"peak {peak - before_bytes >> 20} MiB, limit {target.memory_bytes >> 20}"
             )
-        if done == warm_up:
+        if begun == warm_up:
             gc.collect()
             early = _memory("VmRSS:")
-    if done >= _GROWTH_FROM:
-        gc.collect()
-        kept = _memory("VmRSS:") - early
-        if kept > target.growth_bytes:
-            raise Finding(
-                f"leak: {kept >> 20} MiB kept after {done - warm_up} inputs, "
-                f"limit {target.growth_bytes >> 20}"
-            )
-    PROGRESS.pack_into(shared, at, FINISHED, seed, done, accepted)
+    gc.collect()
+    kept = _memory("VmRSS:") - early
+    if len(seeds) >= _GROWTH_FROM and kept > target.growth_bytes:
+        raise Finding(
+            f"leak: {kept >> 20} MiB kept after {len(seeds) - warm_up} inputs, "
+            f"limit {target.growth_bytes >> 20}"
+        )
+    return accepted
 
 
 def _memory(name: str) -> int:
@@ -134,4 +139,5 @@ def _load_extension(path: str) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main(Path(sys.argv[1]), sys.argv[2], sys.argv[3:]))
+    folder, extension, name, first, count = sys.argv[1:]
+    sys.exit(main(Path(folder), extension, name, int(first), int(count)))

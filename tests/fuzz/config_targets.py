@@ -8,7 +8,7 @@ from feeder.daemon.config import Config, format_effective, load_config
 from feeder.errors import ConfigError
 from feeder.node.endpoint import Endpoint, parse_endpoint
 from tests.fuzz.mutate import mutate_bytes, mutate_value
-from tests.fuzz.target import Target, reads, written
+from tests.fuzz.target import Target, written
 from trainer_client._state import LoaderState
 
 # --- The configuration file ---------------------------------------------------------------------
@@ -149,20 +149,26 @@ TARGETS = (
     Target(
         "config-file",
         _toml,
-        reads(lambda data: load_config(written(data), {}), ConfigError, _hold_file),
+        lambda data: load_config(written(data), {}),
         30_000,
+        ConfigError,
+        _hold_file,
     ),
     Target(
         "loader-state",
         lambda rng: mutate_value(rng, _STATE.to_dict(), edits_max=4),
-        reads(_read_state, ConfigError, _hold_state),
+        _read_state,
         30_000,
+        ConfigError,
+        _hold_state,
     ),
-    Target("endpoint", _endpoint, reads(_read_endpoint, ConfigError, _hold_endpoint), 50_000),
+    Target("endpoint", _endpoint, _read_endpoint, 50_000, ConfigError, _hold_endpoint),
     Target(
         "endpoint-list",
         _endpoint_list,
-        reads(lambda content: parse_list(content, "file"), ConfigError, _hold_list),
+        lambda content: parse_list(content, "file"),
         40_000,
+        ConfigError,
+        _hold_list,
     ),
 )

@@ -26,7 +26,7 @@ from feeder.sample.reader import SampleReader
 from tests.fuzz.mutate import mutate_bytes, mutate_value
 from tests.fuzz.native_targets import damage_blob
 from tests.fuzz.pictures import tiled_jpegs
-from tests.fuzz.target import Target, folder, reads, refusal, written
+from tests.fuzz.target import Target, folder, refusal, written
 
 _SHARD = "shard-00000.fds"
 _CLASSES = ("cat", "dog")
@@ -251,8 +251,10 @@ TARGETS = (
     Target(
         "manifest",
         _manifest_bytes,
-        reads(lambda data: decode_manifest(data, "manifest.json"), DatasetError, _hold_manifest),
+        lambda data: decode_manifest(data, "manifest.json"),
         30_000,
+        DatasetError,
+        _hold_manifest,
     ),
     Target(
         "shard-read",

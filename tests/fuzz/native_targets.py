@@ -21,8 +21,8 @@ from feeder.jpeg.recode import (
 )
 from tests.exact.windows import Window, whole_window, window_of
 from tests.fuzz.mutate import mutate_bytes
-from tests.fuzz.pictures import JPEG_TOKENS, jpegs, tiled_jpegs
-from tests.fuzz.target import Target, refusal
+from tests.fuzz.pictures import JPEG_TOKENS, damage_jpeg, jpegs, tiled_jpegs
+from tests.fuzz.target import Target
 from tests.support.blobs import Blob
 from tests.support.jpegs import check_blob_of, mcus_of, ordinary
 
@@ -30,9 +30,7 @@ _GUARD = 0xA7
 _GUARD_BYTES = 64
 _SMALL_PIXELS = 1 << 18
 _FIELD_VALUES = (0, 1, 2, 3, 7, 8, 16, 255, 256, 8191, 65_535, 65_536, 2**31, 2**32 - 1)
-_RECODE_KINDS = frozenset(
-    ("truncated", "corrupt", "unsupported", "incomplete", "cmyk", "too-large")
-)
+_RECODE_KINDS = ("truncated", "corrupt", "unsupported", "incomplete", "cmyk", "too-large")
 _SOFS = (b"\xff\xc0", b"\xff\xc1", b"\xff\xc2", b"\xff\xc9", b"\xff\xca")
 
 
@@ -168,40 +166,28 @@ def _check_decoding(given: tuple[bytes, int, int, int, int]) -> bool:
     return _decodes(np.frombuffer(jpeg, np.uint8).copy(), *rest)
 
 
-def damage_jpeg(rng: random.Random, jpeg: bytes) -> bytes:
-    """Return a damaged JPEG; sizes that became huge are mostly reduced."""
-    out = bytearray(mutate_bytes(rng, jpeg, tokens=JPEG_TOKENS, others=(rng.choice(jpegs()),)))
-    if rng.random() < 0.9995:
-        for at in range(len(out) - 9):
-            if out[at] == 0xFF and bytes(out[at : at + 2]) in _SOFS:
-                width, height = struct.unpack_from(">HH", out, at + 5)
-                if width * height > _SMALL_PIXELS:
-                    struct.pack_into(">HH", out, at + 5, width % 500, height % 500)
-    return bytes(out)
-
-
 def _jpeg_to_pack(rng: random.Random) -> tuple[bytes, int, int]:
     jpeg = rng.choice(jpegs())
     if rng.random() < 0.98:
-        jpeg = damage_jpeg(rng, jpeg)
+        jpeg = damage_jpeg(rng, jpeg, jpegs())
     return jpeg, rng.choice(TILE_WIDTHS_PX), rng.randint(0, 9)
 
 
-def _check_packing(given: tuple[bytes, int, int]) -> bool:
-    """RecodeError, or a sample that passes its own checks and decodes as a whole."""
+def _pack(given: tuple[bytes, int, int]) -> TiledJpeg:
     jpeg, tile_width_px, orientation = given
     try:
         transform_jpeg(jpeg, orientation)
     except ValueError:
         assert not 1 <= orientation <= 8
-    try:
-        tiled = tile_jpeg(np.frombuffer(jpeg, np.uint8).copy().data, tile_width_px)
-    except RecodeError as error:
-        return refusal(error, kinds=_RECODE_KINDS)
+    return tile_jpeg(np.frombuffer(jpeg, np.uint8).copy().data, tile_width_px)
+
+
+def _hold_packed(tiled: TiledJpeg, given: tuple[bytes, int, int]) -> None:
+    """It passes its own checks and decodes as a whole."""
+    jpeg, tile_width_px, _ = given
     portable, *_ = _native.tile_jpeg(jpeg, tile_width_px, True)
     assert portable == tiled.blob, "the encoders differ"
     check_whole(tiled)
-    return True
 
 
 def check_whole(tiled: TiledJpeg) -> None:
@@ -231,8 +217,11 @@ TARGETS = (
     Target(
         "jpeg-pack",
         _jpeg_to_pack,
-        _check_packing,
+        _pack,
         100_000,
+        RecodeError,
+        _hold_packed,
+        kinds=_RECODE_KINDS,
         native=True,
         slow_s=20.0,
         memory_bytes=_PACKING_BYTES,

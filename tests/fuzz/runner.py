@@ -11,12 +11,12 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
-from tests.fuzz.batch import FINISHED, PROGRESS, RUNNING
+from tests.fuzz.batch import PROGRESS
 from tests.fuzz.sanitized import REPOSITORY, Build
 
 FINDINGS_MAX = 3
@@ -73,30 +73,25 @@ class Tally:
         self.failures += other.failures
 
 
-def run_spans(spans: Sequence[Span], build: Build, *, hang_s: float = HANG_S) -> dict[str, Tally]:
-    """Run the spans one after another; return the results of each target."""
-    tallies = {span.target: Tally() for span in spans}
-    remaining = list(spans)
-    while remaining:
-        remaining = [
-            span
-            for span in _run_process(remaining, build, hang_s, tallies)
-            if span.count and not tallies[span.target].is_over
-        ]
-    return tallies
+def run_span(span: Span, build: Build, *, hang_s: float = HANG_S) -> Tally:
+    """Run inputs, in a new process after each finding."""
+    tally, end = Tally(), span.first + span.count
+    while span.first < end and not tally.is_over:
+        span = Span(span.target, span.first, end - span.first)
+        inputs = _run_process(span, build, hang_s, tally)
+        span = Span(span.target, span.first + inputs, 0)
+    return tally
 
 
-def _run_process(
-    spans: Sequence[Span], build: Build, hang_s: float, tallies: dict[str, Tally]
-) -> list[Span]:
-    """Run spans in one process until it ends; return those that remain."""
+def _run_process(span: Span, build: Build, hang_s: float, tally: Tally) -> int:
+    """Run inputs until their process ends; count and return them."""
     # In memory where that is possible: targets of parsers of files write many.
     memory = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
     with tempfile.TemporaryDirectory(prefix="feeder-fuzz-", dir=memory) as name:
         progress, log = Path(name, "progress"), Path(name, "stderr")
-        progress.write_bytes(bytes(PROGRESS.size * len(spans)))
+        progress.write_bytes(bytes(PROGRESS.size))
         command = [sys.executable, "-X", "faulthandler", "-m", "tests.fuzz.batch", name]
-        command += [build.extension, *(f"{s.target}:{s.first}:{s.count}" for s in spans)]
+        command += [build.extension, *map(str, span)]
         with log.open("wb") as output:
             process = subprocess.Popen(
                 command,
@@ -112,24 +107,16 @@ def _run_process(
                 process.kill()
                 process.wait()
         lines = log.read_text(errors="replace").splitlines()
+        inputs, accepted, is_done = PROGRESS.unpack(progress.read_bytes())
+    detail = "\n".join(lines[-_DETAIL_LINES:])
+    if not inputs:
+        raise RuntimeError(f"the process did not run its inputs:\n{detail}")
+    tally.inputs += inputs
+    tally.accepted += accepted
+    if not is_done:
         what = "hangs" if hung else _describe(process.returncode, lines)
-        remaining: list[Span] = []
-        found = False
-        for span, numbers in zip(spans, PROGRESS.iter_unpack(progress.read_bytes()), strict=True):
-            state, seed, done, accepted = numbers
-            tally = Tally(done, accepted)
-            if state == RUNNING:
-                found = True
-                tally.inputs = seed - span.first + 1
-                detail = "\n".join(lines[-_DETAIL_LINES:])
-                tally.failures.append(Failure(span.target, seed, what, detail))
-                remaining.append(Span(span.target, seed + 1, span.first + span.count - seed - 1))
-            elif state != FINISHED:
-                remaining.append(span)
-            tallies[span.target].add(tally)
-    if not found and (remaining or process.returncode):
-        raise RuntimeError("\n".join(("the process did not run its inputs:", *lines[-40:])))
-    return remaining
+        tally.failures.append(Failure(span.target, span.first + inputs - 1, what, detail))
+    return int(inputs)
 
 
 def _watch(process: "subprocess.Popen[bytes]", progress: Path, hang_s: float) -> bool:

@@ -1,23 +1,23 @@
 """Source files at packing: images of every format, damaged, and the EXIF orientation of JPEGs."""
 
 import random
+from typing import get_args
 
 from feeder.convert.decode_picture import read_orientation
 from feeder.convert.prepare import SourceOptions, prepare_sample
 from feeder.jpeg.recode import TILE_WIDTHS_PX
-from feeder.source.item_bytes import SourceError
+from feeder.source.item_bytes import FaultKind, SourceError
 from tests.fuzz.mutate import mutate_bytes
-from tests.fuzz.native_targets import check_whole, damage_jpeg
-from tests.fuzz.pictures import JPEG_TOKENS, jpegs, other_images
-from tests.fuzz.target import Target, refusal
+from tests.fuzz.native_targets import check_whole
+from tests.fuzz.pictures import JPEG_TOKENS, damage_jpeg, jpegs, other_images
+from tests.fuzz.target import Target
 
-_KINDS = frozenset(("not-image", "truncated", "corrupt", "unsupported", "too-large"))
 _NAMES = ("a/b.jpg", "a/b.png", "a/b.webp", "a/b.tif", "b", "a/\udcff.gif")
 
 
 def _source(rng: random.Random) -> tuple[bytes, str, SourceOptions]:
     if rng.random() < 0.2:
-        data = damage_jpeg(rng, rng.choice(jpegs()))
+        data = damage_jpeg(rng, rng.choice(jpegs()), jpegs())
     else:
         images = other_images()
         data = rng.choice(images)
@@ -30,16 +30,6 @@ def _source(rng: random.Random) -> tuple[bytes, str, SourceOptions]:
     return data, rng.choice(_NAMES), options
 
 
-def _check_source(given: tuple[bytes, str, SourceOptions]) -> bool:
-    """A sample that can be served, or SourceError with a reason fit for quarantine.jsonl."""
-    try:
-        sample = prepare_sample(*given)
-    except SourceError as error:
-        return refusal(error, line_max=300, kinds=_KINDS)
-    check_whole(sample.tiled)
-    return True
-
-
 def _check_exif(jpeg: bytes) -> bool:
     """One of the eight orientations."""
     orientation = read_orientation(jpeg)
@@ -49,7 +39,17 @@ def _check_exif(jpeg: bytes) -> bool:
 
 TARGETS = (
     Target(
-        "source", _source, _check_source, 30_000, native=True, slow_s=30.0, memory_bytes=2 << 30
+        "source",
+        _source,
+        lambda given: prepare_sample(*given),
+        30_000,
+        SourceError,  # its reason is fit for quarantine.jsonl
+        lambda sample, _: check_whole(sample.tiled),
+        line_max=300,
+        kinds=get_args(FaultKind),
+        native=True,
+        slow_s=30.0,
+        memory_bytes=2 << 30,
     ),
     Target(
         "exif",

@@ -13,7 +13,7 @@ from feeder.source.decompress import open_container
 from feeder.source.source import SourceSpec
 from feeder.source.tar_members import TarMember, TarWalk
 from tests.fuzz.mutate import mutate_bytes
-from tests.fuzz.target import Target, folder, reads, refusal, written
+from tests.fuzz.target import Target, folder, refusal, written
 from tests.source.listings import GOLDEN, Listed, list_container
 from tests.source.tar_writer import member
 
@@ -167,14 +167,17 @@ TARGETS = (
     Target(  # some files are compressed, or begin as if they were: open_container refuses them
         "tar",
         _tar,
-        reads(lambda tar: _walk(written(tar, "a.tar")), DatasetError, _hold_walk),
+        lambda tar: _walk(written(tar, "a.tar")),
         30_000,
+        DatasetError,
+        _hold_walk,
     ),
     Target(
         "compressed",
         lambda rng: mutate_bytes(rng, rng.choice(_streams()), others=_streams()),
-        reads(_read_stream, DatasetError),
+        _read_stream,
         30_000,
+        DatasetError,
     ),
-    Target("webdataset", _tar, reads(_list_samples, DatasetError, _hold_samples), 20_000),
+    Target("webdataset", _tar, _list_samples, 20_000, DatasetError, _hold_samples),
 )

@@ -1,14 +1,13 @@
 """A fuzz target: how to make an input from a seed, what must hold, and its time and memory limits.
 
-An input is a function of the target's name and the seed alone. ``check`` returns whether the input
-was accepted; False means that it was refused with the documented error. Any other exception is a
-finding.
+An input is a function of the target's name and the seed alone. It is accepted, or refused with a
+documented error; any other exception is a finding.
 """
 
 import os
 import random
 import tempfile
-from collections.abc import Callable, Container
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -25,9 +24,18 @@ class Target:
 
     name: str
     make: Callable[[random.Random], Any]
-    check: Callable[[Any], bool]
+    read: Callable[[Any], Any]
+    """Accepts an input, or raises a documented error of one printable line."""
     inputs: int
     """Their number in `make fuzz`."""
+    refuses: Errors = ()
+    holds: Callable[[Any, Any], bool | None] | None = None
+    """Gets what was read and the input, and asserts the rest; False if the input counts as refused.
+    An error of ``refuses`` that it raises is a finding."""
+    line_max: int | None = None
+    """Limit of an error's characters; by default it may quote its input."""
+    kinds: Sequence[str] = ()
+    """The kinds that an error may have, if it has one."""
     native: bool = False
     """Whether it runs our C code, and so uses the sanitized build if there is one."""
     slow_s: float = 1.0
@@ -40,41 +48,26 @@ class Target:
     def input_of(self, seed: int) -> Any:
         return self.make(random.Random(f"{self.name}:{seed}"))
 
-
-def reads(
-    read: Callable[[Any], Any],
-    refuses: Errors,
-    holds: Callable[[Any, Any], bool | None] | None = None,
-    line_max: int | None = None,
-) -> Callable[[Any], bool]:
-    """A check: ``read`` accepts an input, or raises a documented error of one printable line.
-
-    ``holds`` gets what was read and the input, and asserts the rest; if it returns False, the input
-    counts as refused. An error of ``refuses`` raised by ``holds`` is a finding.
-    """
-
-    def check(given: Any) -> bool:
+    def check(self, given: Any) -> bool:
+        """Return whether an input is accepted; any exception is a finding."""
         try:
-            value = read(given)
-        except refuses as error:
-            return refusal(error, given, line_max)
-        return holds is None or holds(value, given) is not False
-
-    return check
+            value = self.read(given)
+        except self.refuses as error:
+            return refusal(error, given, self.line_max, self.kinds)
+        return (self.holds(value, given) if self.holds else value) is not False
 
 
 def refusal(
     error: Exception | str,
     given: object = "",
     line_max: int | None = None,
-    *,
-    kinds: Container[str] | None = None,
+    kinds: Sequence[str] = (),
 ) -> bool:
     """Check that an error, or its text, is one printable line of a known kind; return False.
 
     It may quote its input twice, unless ``line_max`` limits its characters.
     """
-    assert kinds is None or getattr(error, "kind", None) in kinds
+    assert not kinds or getattr(error, "kind", "") in kinds
     text = getattr(error, "reason", str(error))
     assert text.isprintable(), repr(text[:500])
     if len(text) > (line_max or _LINE_CHARACTERS_MAX):

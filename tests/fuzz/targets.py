@@ -13,9 +13,12 @@ TARGETS: tuple[Target, ...] = tuple(
 )
 
 
+_BY_NAME = {target.name: target for target in (*TARGETS, *PLANTED)}
+assert len(_BY_NAME) == len(TARGETS) + len(PLANTED), "two targets have one name"
+
+
 def find_target(name: str) -> Target:
     """Return a target by its name, planted ones included; KeyError lists the known names."""
-    known = {target.name: target for target in (*TARGETS, *PLANTED)}
-    if name not in known:
-        raise KeyError(f"no target {name!r}; known targets: {', '.join(known)}")
-    return known[name]
+    if name not in _BY_NAME:
+        raise KeyError(f"no target {name!r}; known targets: {', '.join(_BY_NAME)}")
+    return _BY_NAME[name]

@@ -34,7 +34,7 @@ from feeder.wire.messages import (
     encode,
 )
 from tests.fuzz.mutate import mutate_bytes, mutate_value
-from tests.fuzz.target import Target, reads
+from tests.fuzz.target import Target
 from tests.support.session_shell import recipe
 
 PREFIX = MAGIC + bytes([PROTOCOL_VERSION])
@@ -131,17 +131,17 @@ def _pack(value: Any) -> bytes:
         return b"\xc0"
 
 
-def _frame_check(decode: Callable[[bytes], Any]) -> Callable[[bytes], bool]:
+def _frames(
+    name: str, messages: tuple[Any, ...], decode: Callable[[bytes], Any], inputs: int
+) -> Target:
     """A message, or ProtocolError of one short printable line."""
 
     def hold(message: Any, _: bytes) -> None:
         assert decode(encode(message)) == message or "nan" in repr(message)
 
-    return reads(decode, ProtocolError, hold, line_max=300)
-
-
-check_client_frame = _frame_check(decode_from_client)
-check_node_frame = _frame_check(decode_from_node)
+    return Target(
+        name, lambda rng: _frame(rng, messages), decode, inputs, ProtocolError, hold, line_max=300
+    )
 
 
 def _packet(rng: random.Random) -> bytes:
@@ -149,15 +149,11 @@ def _packet(rng: random.Random) -> bytes:
     return valid if rng.random() < 0.05 else mutate_bytes(rng, valid)
 
 
-def _check_packet(packet: bytes) -> bool:
-    checks = [
-        reads(decode, ProtocolError, line_max=300) for decode in (decode_claim, decode_answer)
-    ]
-    return sum(check(packet) for check in checks) > 0
-
-
+CLIENT_FRAME = _frames("client-frame", CLIENT_MESSAGES, decode_from_client, 160_000)
+NODE_FRAME = _frames("node-frame", NODE_MESSAGES, decode_from_node, 110_000)
 TARGETS = (
-    Target("client-frame", lambda rng: _frame(rng, CLIENT_MESSAGES), check_client_frame, 160_000),
-    Target("node-frame", lambda rng: _frame(rng, NODE_MESSAGES), check_node_frame, 110_000),
-    Target("slot-claim", _packet, _check_packet, 60_000),
+    CLIENT_FRAME,
+    NODE_FRAME,
+    Target("slot-claim", _packet, decode_claim, 30_000, ProtocolError, line_max=300),
+    Target("slot-answer", _packet, decode_answer, 30_000, ProtocolError, line_max=300),
 )

@@ -16,8 +16,7 @@ from PIL import Image
 from feeder.convert.prepare import SourceOptions, SourceSample, prepare_sample
 from feeder.dataset.format import Oddity
 from feeder.jpeg.recode import RecodeError, tile_jpeg
-from tests.exact.damaged import compare_damaged
-from tests.exact.run import differing_bytes, total
+from tests.exact.run import compare_damaged, differing_bytes, total
 from tests.exact.windows import expected_pixels, own_pixels, scales_of, whole_window
 from tests.support.jpegs import SAMPLINGS, cjpeg
 

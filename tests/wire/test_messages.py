@@ -35,10 +35,7 @@ from feeder.wire.messages import (
     decode_from_node,
     encode,
 )
-from tests.fuzz.wire_targets import (
-    check_client_frame,
-    check_node_frame,
-)
+from tests.fuzz.wire_targets import CLIENT_FRAME, NODE_FRAME
 from tests.plan.test_recipe import TRAIN, recipes
 from tests.plan.test_rows import specs
 
@@ -402,8 +399,8 @@ def test_encoding_refuses_what_the_receiver_would_drop(
 
 def check_frame(frame: bytes) -> None:
     """Any frame decodes to a message or raises ProtocolError."""
-    check_client_frame(frame)
-    check_node_frame(frame)
+    CLIENT_FRAME.check(frame)
+    NODE_FRAME.check(frame)
 
 
 def test_peers_text_is_escaped_and_shortened_in_errors() -> None:
