@@ -161,14 +161,18 @@ def test_silent_clients_and_those_that_never_read_are_closed(start: Start) -> No
         assert is_closed(slow)
 
 
-def test_a_reply_that_is_not_read_is_given_up(start: Start) -> None:
+def long_report() -> HostReport:
+    """More than sockets buffer."""
     counters: dict[str, int | float | str] = {f"refused.{'x' * 4000}{n}": n for n in range(4000)}
     report = busy_report(time.monotonic())
     node = report.nodes[0]
     assert node.now is not None
     now = msgspec.structs.replace(node.now, counters=counters)
-    nodes = (msgspec.structs.replace(node, now=now),)
-    server = start(msgspec.structs.replace(report, nodes=nodes), deadline_s=1.0)
+    return msgspec.structs.replace(report, nodes=(msgspec.structs.replace(node, now=now),))
+
+
+def test_a_reply_that_is_not_read_is_given_up(start: Start) -> None:
+    server = start(long_report(), deadline_s=1.0)
     with dial(server) as client:
         client.sendall(b"GET /metrics HTTP/1.1\r\n\r\n")
         client.recv(1)
@@ -178,6 +182,17 @@ def test_a_reply_that_is_not_read_is_given_up(start: Start) -> None:
             while data := client.recv(1 << 20):
                 received += len(data)
         assert received < 16_000_000
+
+
+def test_idle_clients_end_no_reply_that_is_being_read(start: Start) -> None:
+    server = start(long_report())
+    with contextlib.ExitStack() as stack:
+        scraper = stack.enter_context(dial(server))
+        scraper.sendall(b"GET /metrics HTTP/1.1\r\n\r\n")
+        scraper.recv(1)
+        idle = [stack.enter_context(dial(server)) for _ in range(CONNECTIONS_MAX)]
+        assert is_closed(idle[0])
+        assert list(server.connections.values()).count(True) == 1
 
 
 def test_idle_clients_keep_no_scraper_out(start: Start) -> None:

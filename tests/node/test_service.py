@@ -244,6 +244,12 @@ def test_a_verdict_with_control_characters_is_made_printable(host: Host) -> None
     assert pong.verdict.startswith(r"io-bound\nxxx")
 
 
+def test_an_invalid_message_costs_four_tokens_of_a_burst_of_256(host: Host) -> None:
+    for _ in range(70):
+        host.service.clients.take(b"another", b"garbage", host.now_s)
+    assert host.router.counters.frames_dropped == {"malformed": 64, "over-rate": 6}
+
+
 # --- the log ----------------------------------------------------------------------------------
 
 SESSION = 0x7FFF_FFFF_1A2B_3C4D
