@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from feeder.plan.augment import (
     OPERATIONS,
     Augmentation,
+    is_augmented,
     plan_augmentations,
     rand_augment_magnitudes,
     trivial_augment_magnitudes,
@@ -110,6 +111,29 @@ def test_magnitudes_are_torchvisions(size: int) -> None:
     theirs = _torchvision_space(0.3, 150.0 / 331.0 * size, 30.0, 0.9, 4)
     _check_space(rand_augment_magnitudes(size), theirs)
     _check_space(trivial_augment_magnitudes(), _torchvision_space(0.99, 32.0, 135.0, 0.99, 6))
+
+
+def test_rand_augment_of_224_at_magnitude_9() -> None:
+    """The amounts of the usual setting, computed by hand."""
+    steps = {step for each in plan(recipe_of(auto_augment="rand-augment")) for step in each.steps}
+    amounts: dict[str, list[float]] = {}
+    for operation, amount in sorted(steps):
+        amounts.setdefault(operation, []).append(round(amount, 5))
+    assert amounts == {
+        "shear-x": [-0.09, 0.09],
+        "shear-y": [-0.09, 0.09],
+        "translate-x": [-30.0, 30.0],  # 150 / 331 * 224 * 9 / 30 = 30.45
+        "translate-y": [-30.0, 30.0],
+        "rotate": [-9.0, 9.0],
+        "brightness": [0.73, 1.27],
+        "saturation": [0.73, 1.27],
+        "contrast": [0.73, 1.27],
+        "sharpness": [0.73, 1.27],
+        "posterise": [7.0],  # 8 - round(9 / 7.5)
+        "solarise": [178.5],
+        "autocontrast": [0.0],
+        "equalise": [0.0],
+    }
 
 
 def _check_choice(rows: list[Augmentation], places: int) -> None:
@@ -269,3 +293,42 @@ def test_disabling_one_augmentation_does_not_change_the_others_or_the_crops(off:
     for other in crops[1:]:
         assert (crops[0].boxes == other.boxes).all()
         assert (crops[0].flips == other.flips).all()
+
+
+@pytest.mark.parametrize("change", [{"seed": 2}, {"epoch": 1}])
+def test_seed_and_epoch_change_every_kind_of_draw(change: dict[str, int]) -> None:
+    rows, others = (plan(recipe_of(**ALL_ON), 200, **fields) for fields in ({}, change))
+    assert not any(one.steps == other.steps for one, other in zip(rows, others, strict=True))
+    boxes, other_boxes = ({box[:4] for e in each if (box := erased(e))} for each in (rows, others))
+    assert len(boxes & other_boxes) < 5
+
+
+@pytest.mark.parametrize(
+    ("fields", "stream"),
+    [
+        ({"auto_augment": "rand-augment"}, Stream.RAND_AUGMENT),
+        ({"auto_augment": "trivial-augment-wide"}, Stream.TRIVIAL_AUGMENT),
+        ({"brightness": 0.4}, Stream.JITTER),
+        ({"hue": 0.1}, Stream.JITTER),
+        ({"greyscale_probability": 0.5}, Stream.GREYSCALE),
+        ({"erasing_probability": 0.5}, Stream.ERASING),
+    ],
+)
+def test_each_augmentation_draws_from_its_own_stream_if_it_is_on(
+    fields: dict[str, Any], stream: Stream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drawn: list[Stream] = []
+
+    def record(seed: int, epoch: int, ids: Any, stream: Stream, count: int) -> Any:
+        drawn.append(stream)
+        return uniforms(seed, epoch, ids, stream, count)
+
+    monkeypatch.setattr("feeder.plan.augment.uniforms", record)
+    monkeypatch.setattr("feeder.plan.erasing.uniforms", record)
+    default = recipe_of(packing="uint8-chw-rgb", interpolation="bicubic")
+    assert not is_augmented(default)
+    assert all(e.steps == () and e.erasure is None for e in plan(default))
+    assert not drawn
+    assert is_augmented(recipe_of(**fields))
+    plan(recipe_of(**fields))
+    assert drawn == [stream]

@@ -142,6 +142,19 @@ def test_every_box_lies_inside_its_image(
         assert ((w >= 1) & (h >= 1)).all()
 
 
+# By hand: 500x375 -> 341x256, left round(58.5) = 58, top 16; 259x256, left round(17.5) = 18.
+@pytest.mark.parametrize(
+    ("size", "box"),
+    [
+        ((500, 375), (58 * 500 / 341, 16 * 375 / 256, 224 * 500 / 341, 224 * 375 / 256)),
+        ((259, 256), (18, 16, 224, 224)),
+        ((1, 1000), (16 / 256, 127888 / 256, 224 / 256, 224 / 256)),
+    ],
+)
+def test_centre_boxes_match_the_golden_ones(size: tuple[int, int], box: Box) -> None:
+    assert tuple(crop_all(VAL, [size]).boxes[0].tolist()) == pytest.approx(box, rel=1e-15, abs=0)
+
+
 @given(
     image_sizes=st.lists(sizes, min_size=1, max_size=30),
     image_size=st.integers(8, 300),
@@ -176,6 +189,15 @@ def test_scaled_decoding_takes_the_largest_scale_that_keeps_the_output_size(
     for (_, _, w, h), scale in zip(plan.boxes.tolist(), plan.scales.tolist(), strict=True):
         fitting = [d for d in (1, 2, 4, 8) if min(w, h) / d >= image_size]
         assert scale == (max(fitting, default=1) if scaling else 1)
+
+
+@pytest.mark.parametrize("change", [{"seed": 1}, {"epoch": 1}])
+def test_another_seed_or_epoch_changes_nearly_every_crop(change: dict[str, int]) -> None:
+    image_sizes = [(500, 375)] * 5000
+    first = crop_all(TRAIN, image_sizes)
+    other = crop_all(TRAIN, image_sizes, **change)
+    assert (first.boxes == other.boxes).all(axis=1).mean() < 0.001
+    assert 0.45 < (first.flips == other.flips).mean() < 0.55
 
 
 @pytest.mark.parametrize("probability", [0.0, 0.1, 0.5, 1.0])

@@ -184,6 +184,19 @@ def test_unshuffled_order_equals_the_lanes_cut_by_hand() -> None:
     assert whole_epoch(one_lane) == list(range(101))
 
 
+@pytest.mark.parametrize(
+    "change", [{"seed": 1}, {"epoch": 1}, {"seed": 2**64 - 1}, {"epoch": 1000}]
+)
+def test_another_seed_or_epoch_changes_the_whole_order(change: dict[str, int]) -> None:
+    layout = ShardLayout(samples=20_011, shards=16)
+    first, other = (
+        np.array(whole_epoch(make_plan(layout, last_batch="pad", **fields)))
+        for fields in ({}, change)
+    )
+    assert (first == other).sum() < 20  # chance leaves about one unchanged
+    assert np.array_equal(np.sort(first), np.sort(other))
+
+
 def test_every_turn_has_its_own_lane_order() -> None:
     plan = make_plan(ShardLayout(samples=6400, shards=8), batch_size=10, lanes=8)
     orders = {tuple(plan.lane(turn * 8 + position) for position in range(8)) for turn in range(80)}
@@ -194,7 +207,7 @@ def test_every_turn_has_its_own_lane_order() -> None:
 def test_positions_are_fair_over_epochs() -> None:
     layout = ShardLayout(samples=69, shards=6)  # 3 batches of 7 and 2 samples a lane
     counts = np.zeros((69, 69), dtype=np.int64)
-    epochs = 1000
+    epochs = 2000
     for epoch in range(epochs):
         plan = make_plan(layout, batch_size=7, epoch=epoch, last_batch="pad", lanes=3)
         counts[np.arange(69), whole_epoch(plan)] += 1
@@ -214,6 +227,21 @@ def test_an_epoch_of_imagenet_21k_needs_little_memory() -> None:
         tracemalloc.stop()
     assert (plan.batches, plan.lanes) == (13_864, 1024)
     assert peak_bytes < 400_000
+
+
+def test_wrong_rows_and_samples_are_index_errors() -> None:
+    layout = ShardLayout(samples=100, shards=4)
+    plan = make_plan(layout)
+    for index in (-1, 3, 4, 2**63):
+        for ask in (plan.samples, plan.valid, plan.lane):
+            with pytest.raises(IndexError, match=r"epoch 0, which has 3 batches"):
+                ask(index)
+    for rows in ((-1,), (0, -1)):
+        with pytest.raises(IndexError, match="negative"):
+            plan.samples(0, *rows)
+    for sample_id in (-1, 100, 2**62):
+        with pytest.raises(IndexError, match=f"sample {sample_id} is outside"):
+            layout.locate(np.array([5, sample_id], dtype=np.int64))
 
 
 @pytest.mark.parametrize(
@@ -282,6 +310,14 @@ def test_the_number_chosen_is_a_power_of_two_that_batches_fill(
     assert lanes == 1 or batches // lanes >= BATCHES_A_LANE
     assert lanes == LANES_MAX or batches // (2 * lanes) < BATCHES_A_LANE, "more would fit"
     assert resolve_lanes(0, samples, batch_size) == lanes
+
+
+@pytest.mark.parametrize(
+    ("samples", "batch_size", "lanes"),
+    [(1_281_167, 256, 512), (1_281_167, 1024, 128), (14_197_122, 1024, 1024), (97, 8, 1)],
+)
+def test_the_number_chosen_for_known_datasets(samples: int, batch_size: int, lanes: int) -> None:
+    assert choose_lanes(samples, batch_size) == lanes
 
 
 @pytest.mark.parametrize(

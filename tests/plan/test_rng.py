@@ -1,6 +1,7 @@
 """The counter-based generator, and the permutations by its keys: fair, independent, bijective."""
 
 import math
+import tracemalloc
 
 import numpy as np
 import pytest
@@ -8,7 +9,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from feeder.plan.permutation import KeyedPermutations, keyed_order
+from feeder.plan.permutation import MAX_SIZE, KeyedPermutations, keyed_order
 from feeder.plan.rng import (
     GAMMA,
     Purpose,
@@ -140,6 +141,20 @@ def test_every_size_and_key_gives_a_bijection_however_they_are_asked_together(
     assert (together == permute(np.array(sizes), which, positions)).all()
     for number, size in enumerate(sizes):
         assert np.array_equal(np.sort(together[which == number]), np.arange(size))
+
+
+@pytest.mark.parametrize("size", [IMAGENET_21K, 2**31 - 1, 2**40 + 15, MAX_SIZE])
+def test_memory_does_not_grow_with_the_size(size: int) -> None:
+    positions = np.linspace(0, size - 1, 32).astype(np.int64)
+    tracemalloc.start()
+    try:
+        values = permute(np.array([size]), np.zeros_like(positions), positions)
+        peak_bytes = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak_bytes < 100_000
+    assert ((values >= 0) & (values < size)).all()
+    assert len(np.unique(values)) == 32
 
 
 @pytest.mark.parametrize("size", [2, 3, 4, 5, 6])
