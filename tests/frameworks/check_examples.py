@@ -13,6 +13,7 @@ import pytest
 from tests.frameworks.running import (
     BATCH,
     SAMPLES,
+    SCRIPTS,
     SIDE,
     Run,
     Served,
@@ -27,7 +28,6 @@ from tests.support.sources import REPOSITORY
 
 Positions = set[tuple[int, int]]
 TORCH = ("torch", "lightning")
-WITH_TORCHVISION = REPOSITORY / "tests" / "frameworks" / "scripts" / "with_torchvision.py"
 ACCURACY = r"^epoch (\d): .*accuracy \d+/(\d+)$"
 
 
@@ -52,7 +52,8 @@ class Example:
     ) -> Run:
         script, arguments = self.script, [*example_options(served), "--epochs", 2, *more]
         if self.environments == ("timm",):
-            script, arguments = str(WITH_TORCHVISION), [_path(script), *arguments]
+            arguments = [REPOSITORY / "docs" / "examples" / script, *arguments]
+            script = str(SCRIPTS / "with_torchvision.py")
         return run_example(
             environment(*self.environments),
             script,
@@ -63,10 +64,6 @@ class Example:
             kill=kill,
             environ=self.environ,
         )
-
-
-def _path(script: str) -> Path:
-    return REPOSITORY / "docs" / "examples" / script
 
 
 def accelerate(ranks: int, first: tuple[int, int], *options: object) -> Example:
@@ -181,13 +178,7 @@ def test_two_killed_ranks_resume_as_one_with_twice_the_batch(
     check_evaluated(served, resumed, times=1)
 
 
-# --- Arrays, without torch -----------------------------------------------------------------------
-
-
-on_arrays = pytest.mark.parametrize("framework", ["jax", "tensorflow"])
-
-
-@on_arrays
+@pytest.mark.parametrize("framework", ["jax", "tensorflow"])
 def test_two_ranks_share_each_epoch(served: Served, tmp_path: Path, framework: str) -> None:
     for rank in range(2):
         share = ["--rank", rank, "--world-size", 2]

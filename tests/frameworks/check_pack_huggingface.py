@@ -1,7 +1,5 @@
 """docs/examples/pack_huggingface.py, on a dataset that the ``datasets`` library wrote."""
 
-import os
-import subprocess
 from pathlib import Path
 
 import numpy as np
@@ -9,7 +7,7 @@ import pytest
 
 from feeder.dataset.format import checksum
 from feeder.dataset.opened import Dataset
-from tests.frameworks.running import TIMEOUT_S, environment
+from tests.frameworks.running import SCRIPTS, environment, run_python
 from tests.support.sources import REPOSITORY, encoded, image
 
 PYTHON = environment("datasets")
@@ -18,16 +16,9 @@ CLASSES = ("ant", "bee", "cat")
 
 def run(script: Path, *arguments: object, folder: Path) -> str:
     variables = {"HF_HOME": str(folder / "cache"), "HF_HUB_OFFLINE": "1"}
-    done = subprocess.run(
-        [*map(str, (PYTHON, script, *arguments))],
-        cwd=folder,
-        env={**os.environ, **variables},
-        capture_output=True,
-        text=True,
-        timeout=TIMEOUT_S,
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+    status, output = run_python(PYTHON, script, *arguments, folder=folder, environ=variables)
+    assert status == 0, output
+    return output
 
 
 @pytest.fixture
@@ -70,9 +61,8 @@ def packed(dataset: Path) -> dict[str, tuple[str, int]]:
 def test_both_splits_are_packed_as_they_are_stored(
     source: Path, tmp_path: Path, options: tuple[str, ...]
 ) -> None:
-    scripts = REPOSITORY / "tests" / "frameworks" / "scripts"
     (tmp_path / "hub").mkdir()
-    run(scripts / "make_huggingface_dataset.py", source, tmp_path / "hub", folder=tmp_path)
+    run(SCRIPTS / "make_huggingface_dataset.py", source, tmp_path / "hub", folder=tmp_path)
     example = REPOSITORY / "docs" / "examples" / "pack_huggingface.py"
     output = run(example, tmp_path / "hub", "train", *options, folder=tmp_path)
     assert "31 samples of 3 classes in train" in output

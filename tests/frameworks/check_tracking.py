@@ -4,9 +4,7 @@ Their own readers read back what a made-up run has written, also after it was st
 """
 
 import json
-import os
 import socket
-import subprocess
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -15,12 +13,11 @@ from typing import Any
 
 import pytest
 
-from tests.frameworks.running import environment
+from tests.frameworks.running import SCRIPTS, environment, run_python
 from tests.support.sources import REPOSITORY
 
 PYTHON = environment("train")
-SCRIPT = REPOSITORY / "tests" / "frameworks" / "scripts" / "track_run.py"
-TIMEOUT_S = 180.0
+SCRIPT = SCRIPTS / "track_run.py"
 EPOCH = 20  # steps
 REACHED, MISSED = [0.5, 0.7, 0.7612], [0.5, 0.7, 0.7401]
 LARS: dict[str, Any] = {  # the reference of MLPerf for a batch of 4,096
@@ -55,17 +52,10 @@ SGD: dict[str, Any] = {
 
 
 def run(*command: object, environ: Mapping[str, str] | None = None) -> str:
-    """Return what a command, which must succeed, writes to standard output."""
-    done = subprocess.run(
-        [str(PYTHON), *map(str, command)],
-        env={**os.environ, "CUDA_VISIBLE_DEVICES": "", **(environ or {})},
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=TIMEOUT_S,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
+    """Return what a command, which must succeed, writes."""
+    status, output = run_python(PYTHON, *command, folder=REPOSITORY, environ=environ)
+    assert status == 0, output
+    return output
 
 
 def report(
@@ -159,18 +149,10 @@ def test_wandb_works_offline_and_continues_its_run(tmp_path: Path) -> None:
 
 def check_compliance(folder: Path) -> tuple[bool, str]:
     """Return whether the checker of mlperf-logging passes a log, and what it reports."""
-    done = subprocess.run(
-        [
-            *(str(PYTHON), "-m", "mlperf_logging.compliance_checker", "--werror"),
-            *("--usage", "training", "--ruleset", "4.0.0", "--log_output", "checker.log"),
-            "mllog.txt",
-        ],
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        timeout=TIMEOUT_S,
-    )
-    return done.returncode == 0, done.stdout + done.stderr
+    command = ["-m", "mlperf_logging.compliance_checker", "--werror", "--usage", "training"]
+    command += ["--ruleset", "4.0.0", "--log_output", "checker.log", "mllog.txt"]
+    status, output = run_python(PYTHON, *command, folder=folder)
+    return status == 0, output
 
 
 @pytest.mark.parametrize("plan", [LARS, SGD], ids=["lars", "sgd"])

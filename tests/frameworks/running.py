@@ -26,6 +26,7 @@ BATCH, SIDE, SEED = 5, 32, 7
 """Of all examples: 12 steps an epoch, 6 on each of two ranks; the last batch of val has 3 rows."""
 TIMEOUT_S = 240.0
 RECORDING = REPOSITORY / "tests" / "frameworks" / "recording"
+SCRIPTS = REPOSITORY / "tests" / "frameworks" / "scripts"
 
 Steps = dict[tuple[int, int], list[int]]
 """Sample ids by (epoch, step)."""
@@ -88,6 +89,22 @@ def environment(*names: str) -> Path:
         if python.exists():
             return python
     raise RuntimeError(f"no environment {' or '.join(names)}: run `make test-frameworks`")
+
+
+def run_python(
+    python: Path, *arguments: object, folder: Path, environ: Mapping[str, str] | None = None
+) -> tuple[int, str]:
+    """Run a program in ``folder``; return its status and what it wrote, errors last."""
+    done = subprocess.run(
+        [*map(str, (python, *arguments))],
+        cwd=folder,
+        env={**os.environ, "CUDA_VISIBLE_DEVICES": "", **(environ or {})},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT_S,
+    )
+    return done.returncode, done.stdout + done.stderr
 
 
 def example_options(served: Served) -> list[object]:

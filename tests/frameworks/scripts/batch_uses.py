@@ -1,7 +1,5 @@
 """Passes batches through what frameworks do with them: ``python batch_uses.py USE ENDPOINT``."""
 
-import copy
-import pickle
 import sys
 from collections.abc import Callable
 
@@ -25,18 +23,6 @@ def check_known(batch: Batch, expected: Batch) -> None:
     assert torch.equal(batch.sample_ids, expected.sample_ids)
     known = (batch.valid, batch.epoch, batch.index)
     assert known == (expected.valid, expected.epoch, expected.index)
-
-
-def plain(batch: Batch) -> None:
-    images, labels = batch
-    assert len(batch) == 2
-    assert images is batch[0] is batch.images
-    assert labels is batch[-1] is batch.labels
-    assert isinstance(batch, tuple)
-    assert [*map(type, zip(*[batch, batch], strict=True))] == [tuple, tuple]
-    check_equal(copy.copy(batch), batch)
-    check_equal(copy.deepcopy(batch), batch)
-    check_equal(pickle.loads(pickle.dumps(batch)), batch)  # noqa: S301 -- our own
 
 
 def torch_(batch: Batch) -> None:
@@ -112,7 +98,6 @@ def main() -> None:
     ) as loader:
         for batch in loader:  # the last one is short
             {
-                "plain": plain,
                 "torch": torch_,
                 "lightning": lightning,
                 "fabric": lambda batch: fabric(batch, loader),
