@@ -37,16 +37,18 @@ STEPS = 97 // BATCH  # of training; an evaluation has one more
 TensorBatch = Batch[torch.Tensor]
 
 
-def make_loader(node: FakeNode, **options: object) -> FeederLoader:
+def make_loader(node: FakeNode, kind: Any = FeederLoader, **options: object) -> FeederLoader:
     settings: dict[str, object] = {
         "dataset": "birds",
         "batch_size": BATCH,
         "image_size": SIDE,
         "timeout_s": 20.0,
-        "device": "cpu",
         "recipe": {"resize_size": SIDE},
     }
-    return FeederLoader(node.endpoint, **(settings | options))
+    if kind is FeederLoader:
+        settings["device"] = "cpu"
+    loader: FeederLoader = kind(node.endpoint, **(settings | options))
+    return loader
 
 
 def plan(node: FakeNode, epoch: int, *, seed: int = 0, split: str = "train") -> EpochPlan:

@@ -1,5 +1,6 @@
 """Both loaders against the real daemon: its bytes, its labels of every kind, its refusals."""
 
+import operator
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, get_args
@@ -26,7 +27,6 @@ from tests.support.synthetic_sets import (
     pack_synthetic,
     write_labelled,
 )
-from tests.trainer_client.test_loader import TensorBatch
 from trainer_client import Accuracy, FeederLoader, NumpyLoader
 from trainer_client._device import Normaliser
 from trainer_client.train import TrainingOptions, TrainingRecipe, train
@@ -43,7 +43,7 @@ class Packed:
         self.path = path
         self.dataset = Dataset.open(path)
 
-    def check(self, batch: TensorBatch, loader: FeederLoader) -> None:
+    def check(self, batch: Any, loader: Any) -> None:
         """Compare a batch with the same one computed here, to the bit."""
         recipe = loader.recipe
         plan = recipe.plan_epoch(self.dataset.layout, seed=SEED, epoch=batch.epoch)
@@ -59,6 +59,9 @@ class Packed:
         assert batch.valid == len(sample_ids)
         assert batch.sample_ids[rows].tolist() == sample_ids.tolist()
         assert batch.labels.tolist() == labels.tolist()
+        if isinstance(loader, NumpyLoader):
+            assert np.array_equal(batch.images, pixels)
+            return
         normaliser = Normaliser(torch.device("cpu"), loader.dtype, packing=recipe.packing)
         expected = normaliser(torch.from_numpy(pixels))
         assert torch.equal(batch.images, expected)
@@ -89,30 +92,33 @@ def endpoint(endpoints: dict[str, str]) -> str:
     return endpoints["ipc"]
 
 
-def make_loader(endpoint: str, **options: object) -> FeederLoader:
+def make_loader(endpoint: str, kind: Any = FeederLoader, **options: object) -> Any:
     settings: dict[str, object] = {
         "dataset": "shapes",
         "batch_size": BATCH,
         "image_size": SIDE,
         "seed": SEED,
         "timeout_s": 60.0,
-        "device": "cpu",
     }
+    if kind is FeederLoader:
+        settings["device"] = "cpu"
     if options.get("split") == "val":
         settings["recipe"] = {"resize_size": SIDE + 4}
-    return FeederLoader(endpoint, **(settings | options))
+    return kind(endpoint, **(settings | options))
 
 
+@pytest.mark.parametrize("kind", [FeederLoader, NumpyLoader])
 @pytest.mark.parametrize("split", ["train", "val"])
-def test_every_batch_is_the_plans(packed: Packed, endpoint: str, split: str) -> None:
-    with make_loader(endpoint, split=split) as loader:
+def test_every_batch_is_the_plans(packed: Packed, endpoint: str, split: str, kind: type) -> None:
+    with make_loader(endpoint, kind, split=split) as loader:
         assert loader.fingerprint == packed.dataset.content
         assert loader.classes == packed.dataset.classes
         for _ in range(2):
-            batches = list(loader)
-            assert len(batches) == len(loader) == (SAMPLES // BATCH + (split == "val"))
-            for batch in batches:
+            count = 0
+            for batch in loader:
                 packed.check(batch, loader)
+                count += 1
+            assert count == len(loader) == (SAMPLES // BATCH + (split == "val"))
 
 
 @pytest.mark.parametrize("convert", [list, torch.tensor])
@@ -213,11 +219,6 @@ def test_what_the_daemon_refuses_is_one_line(
 # --- Arrays ---------------------------------------------------------------------------------------
 
 
-def make_numpy_loader(endpoint: str, **options: object) -> NumpyLoader:
-    settings = {"dataset": "shapes", "batch_size": 3, "image_size": SIDE, "seed": SEED}
-    return NumpyLoader(endpoint, **(settings | options))  # type: ignore[arg-type]
-
-
 def is_view(images: np.ndarray) -> bool:
     """Whether an array lies in a mapping that the kernel lets nobody write to."""
     address = images.__array_interface__["data"][0]
@@ -229,11 +230,19 @@ def is_view(images: np.ndarray) -> bool:
 
 
 @pytest.mark.parametrize("share_memory", [True, False])
-@pytest.mark.parametrize("make", [make_loader, make_numpy_loader])
+@pytest.mark.parametrize(
+    ("kind", "options"),
+    [
+        (FeederLoader, {}),
+        (NumpyLoader, {}),
+        (NumpyLoader, {"window": 1}),
+        (NumpyLoader, {"copy": True, "window": 1}),
+    ],
+)
 def test_all_parts_of_kept_batches_stay_as_they_were(
-    endpoint: str, make: Callable[..., Any], share_memory: bool
+    endpoint: str, kind: type, options: dict[str, object], share_memory: bool
 ) -> None:
-    with make(endpoint, share_memory=share_memory, batch_size=3) as loader:
+    with make_loader(endpoint, kind, share_memory=share_memory, batch_size=3, **options) as loader:
         batches = list(loader)
         assert len(batches) == SAMPLES // 3 > 2 * 6, "more than the slots that there are"
         loader.set_epoch(0)
@@ -241,37 +250,50 @@ def test_all_parts_of_kept_batches_stay_as_they_were(
             for name in ("images", "labels", "sample_ids"):
                 assert bool((getattr(kept, name) == getattr(batch, name)).all()), name
             assert (kept.valid, kept.epoch, kept.index) == (batch.valid, 0, batch.index)
+            if kind is NumpyLoader:
+                assert kept.images.flags.writeable == ("copy" in options)
         assert (loader.statistics().batches_lent > 0) == share_memory
 
 
 def test_views_lie_in_the_feeders_memory_and_are_taken_again_once_they_are_dropped(
     endpoint: str,
 ) -> None:
-    with make_numpy_loader(endpoint) as loader:
+    with make_loader(endpoint, NumpyLoader, batch_size=3) as loader:
         kept = [batch.images for batch in loader]
         lie_in_slots = [is_view(images) for images in kept]
         assert lie_in_slots == [True] * 3 + [False] * (len(kept) - 3), "half of 4 + 2 slots"
         kept.clear()
         assert all(is_view(images) for images, _ in loader)
-    with make_numpy_loader(endpoint, copy=False) as loader:
-        batch = next(iter(loader))
-        images = batch.images
+
+
+def test_a_borrowed_batch_that_was_given_back_shows_no_other_batchs_pixels(
+    packed: Packed, endpoint: str
+) -> None:
+    with make_loader(endpoint, NumpyLoader, copy=False) as loader:
+        batches = iter(loader)
+        first, second = next(batches), next(batches)
+        for use in (lambda batch: batch.images, list, operator.itemgetter(0)):
+            with pytest.raises(ConfigError, match="batch 0 of epoch 0 was used after the next one"):
+                use(first)
+            use(second)
+        assert repr(first) == "<batch 0 of epoch 0, given back>"
+        assert (first.index, first.valid) == (0, BATCH), "what needs no memory is still there"
+        packed.check(second, loader)
+        images = second.images
         assert is_view(images)
-        assert loader.statistics().batches_lent > 0
         with pytest.raises(ValueError, match="read-only"):
             images[0] = 0
     assert images.sum() == images.sum(), "it stays mapped after close()"
     with pytest.raises(ConfigError, match="or the loader closed"):
-        _ = batch.images
+        _ = second.images
 
 
 @pytest.mark.parametrize("channels", [3, 4])
 def test_float32_arrays_are_the_tensors(endpoint: str, channels: int) -> None:
-    options: dict[str, Any] = {"channels": channels, "split": "val", "batch_size": 6}
-    recipe = {"resize_size": SIDE + 4}
+    options = {"channels": channels, "split": "val"}
     with (
         make_loader(endpoint, **options) as tensors,
-        make_numpy_loader(endpoint, dtype="float32", recipe=recipe, **options) as loader,
+        make_loader(endpoint, NumpyLoader, dtype="float32", **options) as loader,
     ):
         count = 0
         for expected, batch in zip(tensors, loader, strict=True):

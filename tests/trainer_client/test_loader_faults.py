@@ -5,7 +5,7 @@ import re
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -23,7 +23,6 @@ from feeder.wire.messages import (
 )
 from tests.support.fake_node import WAIT_S, FakeNode, Key, Message, failed
 from tests.trainer_client.test_loader import check_batch, check_epoch, make_loader
-from tests.trainer_client.test_numpy_loader import make_arrays
 from trainer_client import FeederLoader, NumpyLoader
 
 SHORT_S = 3.0  # for connecting and a welcome, on a busy machine too
@@ -111,44 +110,29 @@ def test_a_feeder_that_packs_is_waited_for_while_it_advances(
 
 
 @pytest.mark.parametrize(
-    ("make", "options", "message"),
+    ("kind", "options", "message"),
     [
-        (make_loader, {"window": 0}, "window"),
-        (make_loader, {"window_bytes": 0}, "window_bytes must be at least 1, got 0"),
-        (make_loader, {"dataset": "x" * 200}, "dataset"),
-        (make_loader, {"timeout_s": 0.0}, "timeout_s"),
-        (make_loader, {"recipe": {"image_size": 9}}, "image_size is an argument of its own"),
-        (make_loader, {"rank": 0}, "rank and world_size belong together"),
-        (make_loader, {"rank": 2, "world_size": 2}, r"0 .. world_size - 1, got 2 of 2"),
-        (make_loader, {"dtype": torch.int8}, "must be torch.float16, torch.bfloat16 or torch.flo"),
-        (make_loader, {"std": (1.0, 0.0, 1.0)}, "std must be above 0"),
-        (make_loader, {"summary": True}, r"^summary must be a function that takes a line.*True$"),
-        (
-            make_arrays,
-            {"dtype": "float16"},
-            "dtype must be 'int8' or 'float32', got 'float16'",
-        ),
-        (make_arrays, {"dtype": "float32", "channels": 2}, "channels must be 3"),
-        (
-            make_arrays,
-            {"recipe": {"packing": "uint8-hwc-rgb"}},
-            "'uint8-hwc-rgb': leave packing",
-        ),
-        (
-            make_arrays,
-            {"std": (1, 1, 1)},
-            "mean and std are for normalised images, int8 ones are",
-        ),
+        (FeederLoader, {"window": 0}, "window"),
+        (FeederLoader, {"window_bytes": 0}, "window_bytes must be at least 1, got 0"),
+        (FeederLoader, {"dataset": "x" * 200}, "dataset"),
+        (FeederLoader, {"timeout_s": 0.0}, "timeout_s"),
+        (FeederLoader, {"recipe": {"image_size": 9}}, "image_size is an argument of its own"),
+        (FeederLoader, {"rank": 0}, "rank and world_size belong together"),
+        (FeederLoader, {"rank": 2, "world_size": 2}, r"0 .. world_size - 1, got 2 of 2"),
+        (FeederLoader, {"dtype": torch.int8}, "must be torch.float16, torch.bfloat16 or torch.flo"),
+        (FeederLoader, {"std": (1.0, 0.0, 1.0)}, "std must be above 0"),
+        (FeederLoader, {"summary": True}, r"^summary must be a function that takes a line.*True$"),
+        (NumpyLoader, {"dtype": "float16"}, "dtype must be 'int8' or 'float32', got 'float16'"),
+        (NumpyLoader, {"dtype": "float32", "channels": 2}, "channels must be 3"),
+        (NumpyLoader, {"recipe": {"packing": "uint8-hwc-rgb"}}, "'uint8-hwc-rgb': leave packing"),
+        (NumpyLoader, {"std": (1, 1, 1)}, "mean and std are for normalised images, int8 ones are"),
     ],
 )
 def test_arguments_are_checked_before_connecting(
-    node: FakeNode,
-    make: Callable[..., FeederLoader | NumpyLoader],
-    options: dict[str, object],
-    message: str,
+    node: FakeNode, kind: type, options: dict[str, object], message: str
 ) -> None:
     with pytest.raises(ConfigError, match=message) as caught:
-        make(node, **options)
+        make_loader(node, kind, **options)
     assert "\n" not in str(caught.value)
     assert node.received == []
 

@@ -13,7 +13,7 @@ import pytest
 
 from feeder.errors import ConfigError
 from tests.support.fake_node import FakeNode
-from tests.trainer_client.test_loader import BATCH, SIDE, make_loader
+from tests.trainer_client.test_loader import BATCH, SIDE, make_loader, run_script
 from trainer_client import DatasetInfo, EpochTimes
 from trainer_client._statistics import StepClock
 
@@ -183,7 +183,7 @@ def test_one_line_at_the_start_says_the_plan(
     )
 
 
-# --- Types ----------------------------------------------------------------------------------------
+# --- Types, and no torch -----------------------------------------------------------------------
 
 
 def test_a_users_script_passes_strict_type_checking_and_wrong_arguments_are_found(
@@ -210,3 +210,28 @@ def test_a_users_script_passes_strict_type_checking_and_wrong_arguments_are_foun
     assert 'Argument "channels" to "FeederLoader" has incompatible type "Literal[2]"' in second
     assert "wrong.py:3: error:" in third
     assert 'wrong.py:4: error: "FeederLoader" has no attribute "image_size"' in last
+
+
+WITHOUT_TORCH = """
+    import sys
+    sys.modules["torch"] = None  # as where it is not installed
+    import trainer_client
+    from trainer_client import *
+    assert NumpyLoader is trainer_client.NumpyLoader
+    sizes = {"dataset": "birds", "batch_size": 8, "image_size": 8}
+    with NumpyLoader(sys.argv[1], dtype="float32", **sizes) as loader:
+        print(sum(len(labels) for _, labels in loader))
+    for name in ("FeederLoader", "Accuracy", "normalise"):
+        try:
+            getattr(trainer_client, name)
+        except ImportError as error:
+            print(error)
+"""
+
+
+def test_no_torch_is_imported(node: FakeNode) -> None:
+    images, *errors = run_script(WITHOUT_TORCH, node.endpoint).stdout.splitlines()
+    assert images == "96"
+    for name, line in zip(("FeederLoader", "Accuracy", "normalise"), errors, strict=True):
+        assert line.startswith(f"trainer_client.{name} needs torch, which is not installed here: ")
+        assert "NumpyLoader" in line
