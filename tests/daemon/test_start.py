@@ -112,6 +112,7 @@ def test_each_node_process_gets_its_endpoint_workers_and_memory() -> None:
     assert second.endpoints == ("tcp://127.0.0.1:6001", "ipc:///run/f.1")
     assert (first.workers, second.workers) == (3, 2)
     assert first.limits.slots_bytes == second.limits.slots_bytes == 1 << 30
+    assert first.limits.client_slots_bytes == 3 << 28, "three quarters of it"
     assert (first.name.split("/")[-1], second.name.split("/")[-1]) == ("0", "1")
     assert first.worker.datasets == {"d": DatasetSource(folder=b"/data/d", fingerprint="abc")}
 

@@ -48,11 +48,12 @@ snapshots = st.builds(
 def test_rates_and_shares_are_growth_over_the_time_between() -> None:
     interval = HostInterval(report(node(images=3000, seconds=10.0)))
     assert (interval.seconds, interval.images_a_s) == (10.0, 300.0)
-    busy = worker(1, busy_s=8.0, cpu_s=5.0, run_delay_s=1.0)
-    (share,) = NodeInterval(*_ends(node(workers=(busy,)))).workers
-    assert (share.busy_share, share.cpu_share) == (0.8, 0.5)
-    assert share.run_delay_share == pytest.approx(0.1)
-    assert share.blocked_share == pytest.approx(0.2)
+    for run_delay_s, delayed, blocked in ((1.0, 0.1, 0.2), (9.0, 0.3, 0.0)):  # also between chunks
+        busy = worker(1, busy_s=8.0, cpu_s=5.0, run_delay_s=run_delay_s)
+        (share,) = NodeInterval(*_ends(node(workers=(busy,)))).workers
+        assert (share.busy_share, share.cpu_share) == (0.8, 0.5)
+        assert share.run_delay_share == pytest.approx(delayed)
+        assert share.blocked_share == pytest.approx(blocked)
     slots = SlotSeconds(free=10.0, filling=25.0, sending=5.0)
     (one,) = NodeInterval(*_ends(node(clients=(client("a", slots=slots),)))).clients
     assert one.slots == SlotSeconds(free=1.0, filling=2.5, sending=0.5)

@@ -131,12 +131,13 @@ def test_no_client_is_admitted_while_the_list_cannot_be_read(client: ZapClient, 
     path.write_text(format_public_key(me))
     assert client.request_later(request(me.raw)) == (b"200", b"me")
     path.write_text("damaged")
-    assert client.request_later(request(me.raw)) == (b"500", b"")
+    for _ in range(2):
+        assert client.request_later(request(me.raw)) == (b"500", b"")
     path.unlink()
     assert client.request_later(request(me.raw)) == (b"500", b"")
     path.symlink_to("x" * 300)
     assert client.request_later(request(me.raw)) == (b"500", b"")
-    assert client.counters.clients_refused == {"no-list": 3}
+    assert client.counters.clients_refused == {"no-list": 4}
     path.unlink()
     path.write_text(format_public_key(me))
     assert client.request_later(request(me.raw)) == (b"200", b"me")

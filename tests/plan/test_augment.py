@@ -163,6 +163,8 @@ def test_trivial_augment_applies_one_operation_of_random_strength() -> None:
     bins = np.bincount(np.rint(np.abs(rotations) / 4.5).astype(int), minlength=31)
     assert len(bins) == 31
     assert abs(chi_square_z(bins, len(rotations) / 31)) < 4
+    moves = {abs(s[1]) for each in rows for s in each.steps if s[0].startswith("translate")}
+    assert moves == {32 * strength // 30 for strength in range(31)}, "whole pixels, cut"
 
 
 def test_jitter_draws_uniform_factors_in_every_order() -> None:

@@ -90,6 +90,15 @@ def test_a_session_belongs_to_its_peer() -> None:
     assert _refusal(shell).code == "unknown-session"
 
 
+def test_any_message_keeps_the_lease() -> None:
+    shell = Shell()
+    shell.hello(A)
+    for _ in range(3):
+        shell.advance(6)
+        shell.request(A, [], [])
+    assert shell.counters.sessions_expired == 0
+
+
 def test_lease_ends_a_silent_session_and_pings_keep_it() -> None:
     shell = Shell()
     shell.hello(A)
