@@ -10,7 +10,14 @@ from hypothesis import strategies as st
 
 from feeder.diagnosis.interval import HostInterval, NodeInterval
 from feeder.diagnosis.verdict import Judge, diagnose
-from feeder.metrics.records import OTHERS, CacheRecord, NodeRecord, SlotSeconds, WorkerRecord
+from feeder.metrics.records import (
+    OTHERS,
+    CacheRecord,
+    FailureRecord,
+    NodeRecord,
+    SlotSeconds,
+    WorkerRecord,
+)
 from feeder.metrics.report import VERDICT_CHARS_MAX, HostReport, NodeReport, VerdictKind
 from tests.support.host_reports import client, node, report, worker
 from tests.support.sources import REPOSITORY
@@ -83,6 +90,22 @@ def test_clients_wait_for_all_node_processes_or_report_nothing() -> None:
     interval = HostInterval(host)
     assert [row.wait_share for row in interval.node_clients] == [None, pytest.approx(0.1)]
     assert interval.wait_share == pytest.approx(0.1)
+
+
+@pytest.mark.parametrize(
+    ("ago_s", "is_last", "kind"),
+    [
+        (2.9, False, "failing-batches"),
+        (3.1, False, "idle"),
+        (59.0, True, "failing-batches"),
+        (61.0, True, "idle"),
+    ],
+)
+def test_a_failed_batch_counts_for_a_minute_unless_others_of_its_dataset_were_made_since(
+    ago_s: float, is_last: bool, kind: VerdictKind
+) -> None:
+    failure = FailureRecord(dataset="d", ago_s=ago_s, is_last=is_last)
+    assert diagnose(report(node(failures=(failure,)))).kind == kind
 
 
 def test_each_of_the_others_counts_as_a_client() -> None:

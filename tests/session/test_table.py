@@ -178,6 +178,17 @@ def test_a_batch_is_lent_whole_and_its_slot_is_returned_on_release() -> None:
     assert (shell.record.batches, shell.counters.batches_lent) == (2, 2)
 
 
+def test_a_slot_that_is_released_while_it_is_filled_goes_to_the_next_batch_after_that() -> None:
+    shell, worker, _ = _claiming_shell()
+    window = shell.clients[A].window
+    shell.request(A, [(0, index) for index in range(window)], [])
+    shell.request(A, [(1, 0)], [(0, 0)])
+    while shell.fills:
+        shell.fill(worker)
+    lent = {(m.epoch, m.index): m.slot for _, m in shell.inbox if isinstance(m, Lent)}
+    assert lent.keys() == {*((0, index) for index in range(1, window)), (1, 0)}
+
+
 @pytest.mark.parametrize("end", ["died", "farewell", "expired"])
 def test_memory_that_a_client_maps_outlives_its_session_until_it_is_unmapped(end: str) -> None:
     shell, worker, session = _claiming_shell()
