@@ -13,9 +13,10 @@ import itertools
 import math
 import os
 import sys
+import threading
 import time
 from collections.abc import Iterator
-from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from concurrent.futures import ThreadPoolExecutor
 
 from tests.fuzz.runner import Span, Tally, format_failures, format_table, run_span
 from tests.fuzz.sanitized import Build, build, plain
@@ -84,23 +85,25 @@ def _run_all(
     tallies: dict[str, Tally],
 ) -> None:
     """Run the spans, ``jobs`` processes at a time; add up the results, and log each finding."""
-    waiting: dict[Future[Tally], str] = {}
-    with ThreadPoolExecutor(jobs) as pool:
-        while True:
-            while len(waiting) < jobs and time.monotonic() < end_s:
+    lock = threading.Lock()
+
+    def run_some() -> None:
+        while time.monotonic() < end_s and not all(tally.is_over for tally in tallies.values()):
+            with lock:
                 span = next(spans, None)
-                if span is None or all(tally.is_over for tally in tallies.values()):
-                    break
-                if not tallies[span.target].is_over:
-                    build = builds[find_target(span.target).native]
-                    waiting[pool.submit(run_span, span, build)] = span.target
-            if not waiting:
+            if span is None:
                 return
-            for future in wait(waiting, return_when=FIRST_COMPLETED).done:
-                tally = future.result()
+            if tallies[span.target].is_over:
+                continue
+            tally = run_span(span, builds[find_target(span.target).native])
+            with lock:
                 for failure in tally.failures:
                     _log(f"feeder: fuzz: {failure.what}: {failure.reproducer}")
-                tallies[waiting.pop(future)].add(tally)
+                tallies[span.target].add(tally)
+
+    with ThreadPoolExecutor(jobs) as pool:
+        for running in [pool.submit(run_some) for _ in range(jobs)]:
+            running.result()
 
 
 def _check_harness(sanitized: Build) -> None:

@@ -12,10 +12,9 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from feeder.dataset.format import HEADER_BYTES, RECORD, checksum, decode_header
+from feeder.dataset.format import HEADER_BYTES, RECORD, Oddity, checksum, decode_header
 from feeder.dataset.manifest import Manifest, ShardEntry, canonical_json, decode_manifest
 from feeder.dataset.opened import Dataset
-from feeder.dataset.writer import ShardWriter
 from feeder.errors import DatasetError
 from feeder.jpeg.crop_decode import check_blob
 from feeder.pack.task_pool import Message, perform_here
@@ -27,6 +26,7 @@ from tests.fuzz.mutate import mutate_bytes, mutate_value
 from tests.fuzz.native_targets import damage_blob
 from tests.fuzz.pictures import tiled_jpegs
 from tests.fuzz.target import Target, folder, refusal, written
+from tests.support.synthetic_sets import Sample, write_set
 
 _SHARD = "shard-00000.fds"
 _CLASSES = ("cat", "dog")
@@ -47,52 +47,40 @@ _RECIPES = (
 
 
 @cache
-def _shards() -> tuple[tuple[bytes, LabelSpec], ...]:
-    """Return valid shards of a few samples each, and the kinds of their labels."""
-    tiled, made = tiled_jpegs(), []
-    for first in range(0, len(tiled) - _SAMPLES + 1, _SAMPLES):
-        path = folder() / f"valid-{first}"
-        labels = _KINDS[first // _SAMPLES % len(_KINDS)]
-        with ShardWriter(path, shard=0, label_bytes=labels.stored_bytes) as writer:
-            for row, sample in enumerate(tiled[first : first + _SAMPLES]):
-                writer.append(
-                    sample,
-                    label=row % labels.count_record_labels(len(_CLASSES)),
-                    name=f"cat/{row}é\udcff.jpg",
-                    flags=1 << row,
-                    label_row=bytes(labels.stored_bytes),
-                )
-            writer.finish()
-        made.append((path.read_bytes(), labels))
+def _sets() -> tuple[tuple[bytes, Manifest], ...]:
+    """Return shards of a few samples each, and the manifests of datasets of one shard."""
+    made = []
+    for number in range(len(tiled_jpegs()) // _SAMPLES):
+        labels = _KINDS[number % len(_KINDS)]
+        samples = [
+            Sample(
+                name=f"cat/{row}é\udcff.jpg",
+                tiled=tiled,
+                label=row % labels.count_record_labels(len(_CLASSES)),
+                row=bytes(labels.stored_bytes),
+                flags=Oddity(1 << row),
+            )
+            for row, tiled in enumerate(tiled_jpegs()[_SAMPLES * number :][:_SAMPLES])
+        ]
+        classes = () if labels.kind == "float" else _CLASSES
+        path = folder() / f"valid-{number}"
+        manifest = write_set(path, samples, labels=labels, classes=classes, shards=1)
+        made.append(((path / _SHARD).read_bytes(), manifest))
     return tuple(made)
 
 
-def _manifest_of(shard: bytes, labels: LabelSpec) -> Manifest:
+def _with_shard(manifest: Manifest, shard: bytes) -> Manifest:
     """Return the manifest of a dataset of this one shard, valid or not."""
-    index = int.from_bytes(shard[48:56], "little")
-    entry = ShardEntry(name=_SHARD, samples=_SAMPLES, bytes=len(shard), index_xxh3=f"{index:016x}")
-    return Manifest(
-        samples=_SAMPLES,
-        classes=() if labels.kind == "float" else _CLASSES,
-        labels=labels,
-        tile_width_px=128,
-        seed=0,
-        options={"apply_exif": False, "quality": 95},
-        odd={},
-        subsampling={"s444": _SAMPLES},
-        quarantined=0,
-        quarantine_xxh3="0" * 16,
-        source_bytes=1,
-        shards=(entry,),
-        content="0" * 32,
-    ).sealed()
+    index = f"{int.from_bytes(shard[48:56], 'little'):016x}"
+    entry = msgspec.structs.replace(manifest.shards[0], bytes=len(shard), index_xxh3=index)
+    return msgspec.structs.replace(manifest, shards=(entry,)).sealed()
 
 
 # --- The manifest -------------------------------------------------------------------------------
 
 
 def _manifest_bytes(rng: random.Random) -> bytes:
-    valid = _manifest_of(*rng.choice(_shards()))
+    _, valid = rng.choice(_sets())
     if rng.random() < 0.3:
         shards = tuple(
             ShardEntry(name=f"shard-{k:05d}.fds", samples=1, bytes=9, index_xxh3="") for k in (0, 1)
@@ -149,10 +137,11 @@ class DamagedShard:
 
 def _damaged_shard(rng: random.Random) -> DamagedShard:
     """Return a damaged shard; most checksums are valid, so that the damage reaches later checks."""
-    valid, labels = rng.choice(_shards())
+    valid, manifest = rng.choice(_sets())
     kind = rng.random()
     shard = mutate_bytes(rng, valid, edits_max=3) if kind < 0.15 else _resealed(rng, valid)
-    manifest = _manifest_of(shard if rng.random() < 0.9 else valid, labels)
+    if rng.random() < 0.9:
+        manifest = _with_shard(manifest, shard)
     return DamagedShard(shard, manifest, rng.choice(_RECIPES), rng.randrange(3))
 
 

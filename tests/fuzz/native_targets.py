@@ -19,7 +19,7 @@ from feeder.jpeg.recode import (
     tile_jpeg,
     transform_jpeg,
 )
-from tests.exact.windows import Window, whole_window, window_of
+from tests.exact.windows import Window, own_pixels, whole_window, window_of
 from tests.fuzz.mutate import mutate_bytes
 from tests.fuzz.pictures import JPEG_TOKENS, damage_jpeg, jpegs, tiled_jpegs
 from tests.fuzz.target import Target
@@ -32,19 +32,6 @@ _SMALL_PIXELS = 1 << 18
 _FIELD_VALUES = (0, 1, 2, 3, 7, 8, 16, 255, 256, 8191, 65_535, 65_536, 2**31, 2**32 - 1)
 _RECODE_KINDS = ("truncated", "corrupt", "unsupported", "incomplete", "cmyk", "too-large")
 _SOFS = (b"\xff\xc0", b"\xff\xc1", b"\xff\xc2", b"\xff\xc9", b"\xff\xca")
-
-
-class Guarded:
-    """A buffer between guard bytes that must not change."""
-
-    def __init__(self, size_bytes: int) -> None:
-        self._all = np.full(size_bytes + 2 * _GUARD_BYTES, _GUARD, np.uint8)
-        self.inside = self._all[_GUARD_BYTES : _GUARD_BYTES + size_bytes]
-
-    def check(self) -> None:
-        """Check the guard bytes."""
-        assert (self._all[:_GUARD_BYTES] == _GUARD).all(), "written before the buffer"
-        assert (self._all[-_GUARD_BYTES:] == _GUARD).all(), "written after the buffer"
 
 
 class Sample(NamedTuple):
@@ -115,24 +102,24 @@ def _check_sample(sample: Sample) -> bool:
 def _check_windows(sample: Sample) -> bool:
     """The same pixels by every version, whatever follows the blob, or ValueError."""
     width, height = sample.window.size_px(sample.scale)
-    stride = 4 * width + len(sample.blob) % 3
-    room_bytes = stride * (height - 1) + 4 * width
-    if not 0 < room_bytes <= 4 * _SMALL_PIXELS:
-        room_bytes = 0
-    outcomes = []
-    for number, version in enumerate(VERSIONS):
-        blob = np.full(len(sample.blob) + READ_SLACK_BYTES, 50 * number, np.uint8)
-        blob[: len(sample.blob)] = np.frombuffer(sample.blob, np.uint8)
-        out = Guarded(room_bytes)
-        shape = sample.window, sample.scale, stride
-        is_decoded = None
+    if not 0 < width * height <= _SMALL_PIXELS:
+        blob = np.frombuffer(sample.blob + bytes(READ_SLACK_BYTES), np.uint8)
         with contextlib.suppress(ValueError):
-            is_decoded = decode_window(blob, len(sample.blob), *shape, out.inside, version=version)
-        out.check()
-        assert is_decoded is not False or (out.inside == _GUARD).all(), "written, and declined"
-        outcomes.append((is_decoded, out.inside.tobytes() if is_decoded else b""))
-    assert outcomes == outcomes[:1] * len(VERSIONS), "the versions differ"
-    return bool(outcomes[0][0])
+            decode_window(blob, len(sample.blob), sample.window, 1, 0, np.empty(0, np.uint8))
+            raise AssertionError("there is no room for the pixels")
+        return False
+    outcomes: list[NDArray[np.uint8] | str | None] = []
+    for number, version in enumerate(VERSIONS):
+        shape = sample.window, sample.scale, version
+        spare_bytes = len(sample.blob) % 3
+        try:
+            outcomes.append(
+                own_pixels(sample.blob, *shape, spare_bytes=spare_bytes, slack=50 * number)
+            )
+        except ValueError:
+            outcomes.append("refused")
+    assert all(np.array_equal(outcome, outcomes[0]) for outcome in outcomes), "the versions differ"
+    return isinstance(outcomes[0], np.ndarray)
 
 
 def _decodes(
@@ -140,13 +127,16 @@ def _decodes(
 ) -> bool:
     shown_width, shown_height = -(-width // scale), -(-height // scale)
     stride = max(0, 4 * shown_width + spare_bytes)
-    out = Guarded(max(0, stride * (shown_height - 1) + 4 * shown_width))
+    size = max(0, stride * (shown_height - 1) + 4 * shown_width)
+    guarded = np.full(size + 2 * _GUARD_BYTES, _GUARD, np.uint8)
+    inside = slice(_GUARD_BYTES, _GUARD_BYTES + size)
     try:
-        decode_rgbx(jpeg, width, height, scale, stride, out.inside)
+        decode_rgbx(jpeg, width, height, scale, stride, guarded[inside])
     except ValueError:
         return False
     finally:
-        out.check()
+        guarded[inside] = _GUARD
+        assert (guarded == _GUARD).all(), "written outside of the buffer"
     return True
 
 

@@ -28,13 +28,13 @@ from feeder.wire.messages import (
     Request,
     Stats,
     StatsRequest,
-    Welcome,
     decode_from_client,
     decode_from_node,
     encode,
 )
 from tests.fuzz.mutate import mutate_bytes, mutate_value
 from tests.fuzz.target import Target
+from tests.support.client_shell import welcome
 from tests.support.session_shell import recipe
 
 PREFIX = MAGIC + bytes([PROTOCOL_VERSION])
@@ -56,37 +56,13 @@ CLIENT_MESSAGES = (
     HostStatsRequest(),
     NamesRequest(dataset="d", content="f", sample_ids=(5, 0, 5, 2**48 - 1)),
 )
-_WELCOME = Welcome(
-    session=1,
-    dataset="d",
-    content="f",
-    former="e",
-    recipe_fingerprint="r",
-    classes=("a", "b"),
-    samples=1,
-    batches=1,
-    shards=1,
-    lanes=1,
-    window=1,
-    chunk_images=1,
-    node="n",
-    number=1,
-    incarnation=2,
-    siblings=(("ipc:///n",), ("ipc:///n.1", "tcp://127.0.0.1:6001")),
-    feeder_version="v",
-    self_test="5" * 32,
-    libraries={"x": "y"},
-)
 NODE_MESSAGES = (
-    _WELCOME,
-    msgspec.structs.replace(
-        _WELCOME,
-        former="",
-        classes=(),
-        labels=LabelSpec(kind="float", width=4096),
-        siblings=(),
-        libraries={},
+    welcome(
+        former="e",
+        siblings=(("ipc:///n",), ("ipc:///n.1", "tcp://127.0.0.1:6001")),
+        libraries={"x": "y"},
     ),
+    welcome(classes=(), labels=LabelSpec(kind="float", width=4096)),
     Refused(code="window", message="too many", session=None),
     NotReady(text="packing imagenet, 34 %, 5 min left", advances=7),
     Chunk(session=1, epoch=0, index=2, first=3, images=4, valid=7),
