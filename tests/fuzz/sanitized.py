@@ -5,11 +5,10 @@ Their scratch memory then has exactly the size that is asked for: see ``native/s
 
 import hashlib
 import os
-import shutil
 import subprocess
 import sysconfig
 import tomllib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -52,27 +51,17 @@ def plain() -> Build:
 
 def build() -> Build:
     """Return the sanitized build, cached in build/fuzz; the plain one if it cannot be built."""
-    compiler = shutil.which("gcc")
-    if compiler is None:
-        return _without("there is no gcc")
-    runtimes = [_runtime(compiler, name) for name in ("libasan.so", "libubsan.so")]
-    if None in runtimes:
-        return _without("this gcc has no libasan or libubsan")
     module = _module()
-    sources = [REPOSITORY / name for name in module["sources"]]
-    depends = [REPOSITORY / name for name in module["depends"]]
     flags = ["-shared", "-fPIC", f"-I{sysconfig.get_path('include')}"]
     libraries = [f"-l{name}" for name in module["libraries"]]
     name = f"_native{sysconfig.get_config_var('EXT_SUFFIX')}"
     try:
-        extension = _compile(compiler, name, sources, depends, [*flags, *libraries])
+        runtimes = " ".join(_runtime(name) for name in ("libasan.so", "libubsan.so"))
+        extension = _compile(name, module["sources"], (), [*flags, *libraries])
     except RuntimeError as error:
-        return _without(str(error))
-    environment = {
-        **OPTIONS,
-        "LD_PRELOAD": " ".join(path for path in runtimes if path),
-        "PYTHONMALLOC": "malloc",  # gives every bytes object redzones
-    }
+        return Build("", {}, f"C parts WITHOUT sanitizers: {error}")
+    # Python's malloc would give no redzones to bytes objects.
+    environment = {**OPTIONS, "LD_PRELOAD": runtimes, "PYTHONMALLOC": "malloc"}
     return Build(str(extension), environment, "C parts with AddressSanitizer and UBSan")
 
 
@@ -82,12 +71,8 @@ def build_program(name: str, sources: Iterable[str], headers: Iterable[str], *ma
     ``macros`` are defined, and the headers of ``feeder/jpeg/native`` are on its path. Raises
     RuntimeError where it cannot be built.
     """
-    compiler = shutil.which("gcc")
-    if compiler is None:
-        raise RuntimeError("there is no gcc")
-    depends = [REPOSITORY / path for path in (*headers, *_module()["depends"])]
     options = [f"-I{REPOSITORY / 'feeder/jpeg/native'}", "-pthread", *(f"-D{m}" for m in macros)]
-    return _compile(compiler, name, [REPOSITORY / path for path in sources], depends, options)
+    return _compile(name, sources, headers, options)
 
 
 def _module() -> dict[str, Any]:
@@ -99,30 +84,38 @@ def _module() -> dict[str, Any]:
 
 
 def _compile(
-    compiler: str, name: str, sources: list[Path], depends: list[Path], options: list[str]
+    name: str, sources: Iterable[str], headers: Iterable[str], options: Sequence[str]
 ) -> Path:
-    """Return what the compiler makes of the sources, cached; RuntimeError if it cannot."""
-    flags = [*_module()["extra-compile-args"], *_FLAGS, *options]
-    inputs = b"".join(path.read_bytes() for path in (*sources, *depends)) + repr(flags).encode()
+    """Return what gcc makes of the sources, cached; RuntimeError if it cannot."""
+    module = _module()
+    flags = [*module["extra-compile-args"], *_FLAGS, *options]
+    paths = [str(REPOSITORY / path) for path in sources]
+    depends = [*paths, *(REPOSITORY / path for path in (*headers, *module["depends"]))]
+    inputs = b"".join(Path(path).read_bytes() for path in depends) + repr(flags).encode()
     folder = _FOLDER / hashlib.blake2b(inputs, digest_size=8).hexdigest()
     made = folder / name
     if not made.exists():
         folder.mkdir(parents=True, exist_ok=True)
         unfinished = made.with_suffix(f".{os.getpid()}")
         # Options after the sources: the linker takes libraries from what follows their users.
-        command = [compiler, *map(str, sources), *flags, "-o", str(unfinished)]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-        if done.returncode != 0:
-            raise RuntimeError("the build failed: " + (done.stderr.splitlines() or ["?"])[-1])
+        _run_gcc(*paths, *flags, "-o", str(unfinished))
         unfinished.replace(made)
     return made
 
 
-def _without(reason: str) -> Build:
-    return Build("", {}, f"C parts WITHOUT sanitizers: {reason}")
+def _runtime(name: str) -> str:
+    path = _run_gcc(f"-print-file-name={name}").strip()
+    if not os.path.isabs(path):
+        raise RuntimeError(f"this gcc has no {name}")
+    return os.path.realpath(path)
 
 
-def _runtime(compiler: str, name: str) -> str | None:
-    command = [compiler, f"-print-file-name={name}"]
-    path = subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
-    return os.path.realpath(path) if os.path.isabs(path) else None
+def _run_gcc(*arguments: str) -> str:
+    """Return what gcc prints."""
+    try:
+        done = subprocess.run(["gcc", *arguments], capture_output=True, text=True, check=False)
+    except FileNotFoundError:
+        raise RuntimeError("there is no gcc") from None
+    if done.returncode != 0:
+        raise RuntimeError("the build failed: " + (done.stderr.splitlines() or ["?"])[-1])
+    return done.stdout

@@ -11,7 +11,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Self
 
-import msgspec
 import numpy as np
 import zmq
 from numpy.typing import NDArray
@@ -240,9 +239,3 @@ def failed(session: int, key: Key, message: str) -> Message:
     return [
         encode(Failed(session=session, epoch=epoch, index=index, code="dataset", message=message))
     ]
-
-
-def change_chunk(message: Message, **fields: int) -> Message:
-    """Return a chunk message with fields of its header changed, whatever they may be."""
-    header = msgspec.msgpack.decode(message[0][4:])
-    return [message[0][:4] + msgspec.msgpack.encode(header | fields), *message[1:]]

@@ -159,10 +159,6 @@ def write_set(
     return manifest
 
 
-def shard_paths(folder: Path, manifest: Manifest) -> list[Path]:
-    return [folder / entry.name for entry in manifest.shards]
-
-
 def write_labelled(
     folder: Path, labels: LabelSpec, *, samples: int = 23, shards: int = 3, name: str = "s{:03}"
 ) -> Manifest:
