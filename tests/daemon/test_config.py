@@ -188,6 +188,14 @@ def test_endpoints_that_others_can_reach_need_keys_or_a_typed_flag(endpoint: str
     load_config(None, binds, is_insecure=True)
 
 
+@pytest.mark.parametrize("keys", [{}, {"serve.secret_key": "/k/s", "serve.client_keys": "/k/c"}])
+def test_metrics_that_others_can_reach_need_a_token(keys: dict[str, object]) -> None:
+    metrics = {"serve.metrics": "0.0.0.0:9464"}
+    with pytest.raises(ConfigError, match=r"line: metrics: .* open to the network: set metrics_to"):
+        load_config(None, {**keys, **metrics})
+    load_config(None, {**keys, **metrics, "serve.metrics_token": "/t"})
+
+
 @pytest.mark.parametrize(
     ("text", "address", "is_local"),
     [

@@ -22,7 +22,7 @@ from feeder.plan.epoch import ShardLayout
 from feeder.session.admission import ServedDataset
 from feeder.session.events import SessionEnd, WorkerJoined
 from feeder.session.table import SessionTable
-from feeder.wire.chunk_work import FillFailed
+from feeder.wire.chunk_work import Fill, Filled, FillFailed
 from feeder.wire.messages import (
     ClientMessage,
     Hello,
@@ -248,6 +248,26 @@ def test_an_invalid_message_costs_four_tokens_of_a_burst_of_256(host: Host) -> N
     for _ in range(70):
         host.service.clients.take(b"another", b"garbage", host.now_s)
     assert host.router.counters.frames_dropped == {"malformed": 64, "over-rate": 6}
+
+
+def test_a_chunk_that_is_sent_earns_eight_tokens(host: Host) -> None:
+    fills: list[Fill] = []
+    host.service.pool.send = lambda _, fill: fills.append(fill)  # type: ignore[method-assign]
+    host.service.apply([WorkerJoined(1)], host.now_s)
+    host.receive(Request(session=host.session, want=((0, 0),)))
+    dropped = host.router.counters.frames_dropped
+
+    def spend() -> int:
+        """The number of invalid messages until there are no tokens."""
+        before = dropped["malformed"], dropped["over-rate"]
+        while dropped["over-rate"] == before[1]:
+            host.service.clients.take(b"peer", b"garbage", host.now_s)
+        return dropped["malformed"] - before[0]
+
+    spend()
+    host.router.send_chunk = lambda *_: SimpleNamespace(done=True)
+    host.service.apply([Filled(fills[0].ticket)], host.now_s)
+    assert spend() == 2
 
 
 # --- the log ----------------------------------------------------------------------------------

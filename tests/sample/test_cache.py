@@ -239,6 +239,19 @@ def test_batch_sizes_and_lanes_share_entries_and_other_recipes_do_not(dataset: D
     cache.close()
 
 
+def test_datasets_share_a_cache_and_no_rows(dataset: Dataset, tmp_path: Path) -> None:
+    with Dataset.open(pack_every_kind(tmp_path, [(40, 30)])) as other:
+        cache = create(dataset)
+        ids = np.arange(other.layout.samples)
+        for served in (dataset, other):
+            row_recipe = recipe_of("val", resize_size=20)
+            rows = SampleReader(served, row_recipe, part_of(cache, "d", served, row_recipe))
+            for cached in (rows, eager(cache, served, recipe_of(dct_scaling=False))):
+                assert_equal(cached, ids)
+                assert cached.cache_counts[:3] == (0, len(ids), len(ids))
+        cache.close()
+
+
 @pytest.mark.parametrize(
     ("split", "fields", "repeats"),
     [

@@ -260,6 +260,7 @@ def test_rows_that_hang_every_worker_are_given_up_and_named() -> None:
         failures = [m for _, m in shell.inbox if isinstance(m, Failed)]
         shell.join()
     assert failures[0].code == "worker-died"
+    assert shell.counters.chunks_returned == 2, "both of the first worker's, the other one no more"
     assert f"{HANGS_MAX} workers did not finish rows 0 .. 2" in failures[0].message
     assert "feeder verify" in failures[0].message
     assert len(waited) == HANGS_MAX
