@@ -1,6 +1,7 @@
 """The thread of a client's sockets: interrupted waits, closing, descriptors, and its turns."""
 
 import contextlib
+import itertools
 import logging
 import os
 import resource
@@ -10,7 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from types import FrameType
+from types import FrameType, SimpleNamespace
 
 import pytest
 import zmq
@@ -27,7 +28,7 @@ from feeder.client.core.events import (
 )
 from feeder.client.core.links import Job
 from feeder.client.io_loop import IDLE_MS, IoLoop
-from feeder.errors import ConfigError, ResourceError
+from feeder.errors import ConfigError, PeerError, ResourceError
 from feeder.wire.messages import Bye, Pong, encode
 from tests.support.client_shell import hello
 from tests.support.daemon import DEADLINE_S, wait_until
@@ -121,6 +122,22 @@ def test_an_exception_while_messages_are_handled_ends_the_session(
             next(iter(loader))
         thread = loader._feed._transport._thread
         wait_until(lambda: not thread.is_alive(), "the I/O thread has ended")
+
+
+def test_a_stop_counts_as_a_quarter_second_of_the_timeout_at_most(
+    node: FakeNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock_s = itertools.count(0.0, 60.0)  # it is read before and after each turn
+    with make_loader(node, timeout_s=1.5) as loader:
+        hold_back(node)
+        turns: list[int] = []
+        monkeypatch.setattr(loader._feed._transport, "_take_turn", turns.append)
+        time_then = SimpleNamespace(monotonic=lambda: next(clock_s))
+        monkeypatch.setattr("feeder.client.transport.time", time_then)
+        with pytest.raises(PeerError, match=r"within 1\.5 s"):
+            next(iter(loader))
+        monkeypatch.undo()
+    assert turns == [250] * 6
 
 
 def test_closing_in_a_signal_handler_ends_the_wait(

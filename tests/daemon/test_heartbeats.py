@@ -1,11 +1,15 @@
 """Node processes without heartbeats: replaced, or spared while they cannot help it."""
 
+from types import SimpleNamespace
+from typing import Any
+
 import msgspec
 import pytest
 
 from feeder.daemon.config import load_config
 from feeder.daemon.node_plan import plan_nodes
 from feeder.daemon.node_process import HEARTBEATS, START_DEADLINE_S, NodeProcess
+from feeder.daemon.supervisor import Supervisor
 from feeder.host.placement import NodePlacement
 from feeder.metrics.hangs import KernelState, ProcessLook
 from feeder.node.messages import NodeReady
@@ -53,9 +57,10 @@ class Host:
 
     def suspend(self, seconds: float) -> None:
         """The supervisor does not run, and learns of it in its next turn."""
+        watch = SimpleNamespace(report=SimpleNamespace(clock_s=self.now_s))
+        supervisor: Any = SimpleNamespace(_nodes=self.nodes, _is_draining=False, _watch=watch)
         self.now_s += seconds
-        for node in self.nodes:
-            node.watch.restart(self.now_s)
+        Supervisor._replace_hung(supervisor, self.now_s)
 
     def _look(self, number: int) -> ProcessLook | None:
         state = self.states[number]

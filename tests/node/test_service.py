@@ -20,7 +20,7 @@ from feeder.node.polling import PollSet
 from feeder.node.service import REPORT_MAX_S, NodeService, log_session_end
 from feeder.plan.epoch import ShardLayout
 from feeder.session.admission import ServedDataset
-from feeder.session.events import SessionEnd, WorkerJoined
+from feeder.session.events import SessionEnd, SlotsClaimed, WorkerJoined
 from feeder.session.table import SessionTable
 from feeder.wire.chunk_work import Fill, Filled, FillFailed
 from feeder.wire.messages import (
@@ -268,6 +268,13 @@ def test_a_chunk_that_is_sent_earns_eight_tokens(host: Host) -> None:
     host.router.send_chunk = lambda *_: SimpleNamespace(done=True)
     host.service.apply([Filled(fills[0].ticket)], host.now_s)
     assert spend() == 2
+
+
+def test_memory_that_clients_map_is_counted(host: Host) -> None:
+    assert host.count("slots_held_bytes") == 0
+    host.service._claim_listener.grant = lambda *_: True  # type: ignore[method-assign]
+    host.service.apply([SlotsClaimed(host.session, 1)], host.now_s)
+    assert host.count("slots_held_bytes") == host.count("slots_committed_bytes") != 0
 
 
 # --- the log ----------------------------------------------------------------------------------

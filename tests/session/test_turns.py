@@ -270,6 +270,21 @@ def test_jobs_that_always_have_chunks_keep_to_their_weights(
     )
 
 
+def test_a_job_is_owed_at_most_a_second_for_each_chunk_in_flight() -> None:
+    jobs = Jobs({})
+    slow, quick = (Load(name).session(number, jobs) for number, name in enumerate("ab"))
+    for session in (slow, quick):
+        jobs.add(session)
+        jobs.begin_chunk(session)
+    jobs.remove(slow)  # its whole window is in flight
+    for _ in range(100):
+        jobs.begin_chunk(quick)
+        jobs.charge(quick.job, 1.0)
+        jobs.settle(quick.job, 1.0, 1.0)
+    jobs.add(slow)
+    assert jobs.credit_s(slow.job) == pytest.approx(2.0)
+
+
 def test_idle_jobs_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("feeder.session.jobs._IDLE_MAX", 64)
     jobs = Jobs({})
