@@ -174,7 +174,6 @@ def test_no_batch_before_the_position_is_requested(node: FakeNode) -> None:
         loader.set_epoch(2)
         assert [position_of(batch) for batch in loader] == [(2, step) for step in range(7, STEPS)]
     assert min(wanted_keys(node)) == (2, 7)
-    assert len(wanted_keys(node)) == len(set(wanted_keys(node)))
 
 
 def test_frameworks_may_make_iterators_and_choose_epochs_before_loading(node: FakeNode) -> None:

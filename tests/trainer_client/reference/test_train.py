@@ -43,12 +43,9 @@ def test_a_job_trains_evaluates_exactly_and_reports(node: FakeNode) -> None:
 
     result = run(node, lines, remember, val_dataset="val")
     assert batches == [(epoch, index) for epoch in range(2) for index in range(6)]
-    assert len(result.losses) == 2 * (SAMPLES // 16)
-    assert all(math.isfinite(loss) for loss in result.losses)
-    assert [epoch.images for epoch in result.epochs] == [96, 96]
-    assert [epoch.val_images for epoch in result.epochs] == [SAMPLES, SAMPLES]
+    assert sum(map(math.isfinite, result.losses)) == 2 * (SAMPLES // 16)
     for epoch in result.epochs:
-        assert 0 <= epoch.wait_share <= 1
+        assert (epoch.images, epoch.val_images) == (96, SAMPLES)
         assert epoch.val_correct is not None
         assert 0 <= epoch.val_correct <= SAMPLES
         assert epoch.val_correct_top5 == SAMPLES, "there are only three classes"
