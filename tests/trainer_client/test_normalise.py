@@ -431,29 +431,19 @@ def test_out_of_memory_is_no_failure_to_compile() -> None:
 # --- Copies to the device -------------------------------------------------------------------------
 
 
-def make_events(count: int) -> list[Mock]:
-    """Copies that are not done."""
-    return [Mock(query=Mock(return_value=False)) for _ in range(count)]
-
-
-def test_a_buffer_is_not_free_before_its_copy_is_done() -> None:
-    copies, (event,) = CopiesInFlight(), make_events(1)
-    copies.add(event, 4)
+def test_a_buffer_is_free_when_its_copy_is_done_and_the_host_waits_if_it_is_too_far_ahead() -> None:
+    copies, events = CopiesInFlight(), [Mock(query=Mock(return_value=False)) for _ in range(4)]
+    copies.add(events[0], 4)
     assert copies.reclaim() == []
-    event.query.return_value = True
+    events[0].query.return_value = True
     assert copies.reclaim() == [4]
     assert copies.reclaim() == []
-
-
-def test_the_host_waits_for_the_oldest_copies_when_it_is_too_far_ahead() -> None:
-    """And for all of them before it has no next batch."""
-    copies, events = CopiesInFlight(), make_events(3)
-    for number, event in enumerate(events):
+    for number, event in enumerate(events[1:]):
         copies.add(event, number)
     assert copies.reclaim() == [0, 1]
-    assert [event.synchronize.called for event in events] == [True, True, False]
-    assert copies.reclaim(all_of_them=True) == [2]
-    assert events[2].synchronize.called
+    assert [event.synchronize.called for event in events[1:]] == [True, True, False]
+    assert copies.reclaim(all_of_them=True) == [2], "before it has no next batch"
+    assert events[3].synchronize.called
 
 
 # --- Defaults and refusals ------------------------------------------------------------------------

@@ -168,7 +168,7 @@ def descend(
         yield parameter.detach().double().numpy().reshape(WEIGHTS.shape).copy()
 
 
-def lars_path(*, nesterov: bool, unscaled: bool, trust: bool = True) -> Iterator[Array]:
+def lars_path(*, nesterov: bool, unscaled: bool, trust: bool) -> Iterator[Array]:
     momentum, decay, eta, eps = LARS_KEYS.values()
     weights, velocity = WEIGHTS, np.zeros_like(WEIGHTS)
     for rate, gradient in zip(RATES, GRADIENTS, strict=True):
@@ -186,26 +186,20 @@ def lars_path(*, nesterov: bool, unscaled: bool, trust: bool = True) -> Iterator
         yield weights
 
 
+@pytest.mark.parametrize("shape", [(5, 7), (35,), (5, 7, 1, 1)])
+@pytest.mark.parametrize("trust", [True, False])
 @pytest.mark.parametrize("nesterov", [False, True])
 @pytest.mark.parametrize("unscaled", [False, True])
-def test_lars_takes_the_steps_of_the_formula(nesterov: bool, unscaled: bool) -> None:
-    make = partial(LARS, **LARS_KEYS, nesterov=nesterov, unscaled_momentum=unscaled)
-    expected = [*lars_path(nesterov=nesterov, unscaled=unscaled)]
-    path = [*descend(make)]
-    np.testing.assert_allclose(path, expected, rtol=1e-12, atol=1e-12)
+def test_lars_takes_the_steps_of_the_formula_and_trusts_parameters_as_their_group_says(
+    nesterov: bool, unscaled: bool, trust: bool, shape: tuple[int, ...]
+) -> None:
+    def make(parameters: list[nn.Parameter], lr: float) -> LARS:
+        groups = [{"params": parameters, "trust": trust}]
+        options = {"nesterov": nesterov, "unscaled_momentum": unscaled}
+        return LARS(groups, lr=lr, **LARS_KEYS, **options)
 
-
-@pytest.mark.parametrize("shape", [(35,), (5, 7, 1, 1)])
-def test_lars_trusts_parameters_of_any_shape_as_their_group_says(shape: tuple[int, ...]) -> None:
-    for trust in (True, False):
-
-        def make(parameters: list[nn.Parameter], lr: float, *, trust: bool = trust) -> LARS:
-            groups = [{"params": parameters, "trust": trust}]
-            return LARS(groups, lr=lr, **LARS_KEYS)
-
-        expected = [*lars_path(nesterov=False, unscaled=False, trust=trust)]
-        path = [*descend(make, shape)]
-        np.testing.assert_allclose(path, expected, rtol=1e-12, atol=1e-12)
+    expected = [*lars_path(nesterov=nesterov, unscaled=unscaled, trust=trust)]
+    np.testing.assert_allclose([*descend(make, shape)], expected, rtol=1e-12, atol=1e-12)
 
 
 def test_a_norm_of_zero_gives_a_ratio_of_one() -> None:
@@ -332,6 +326,16 @@ def test_tiny_updates_add_up_on_average_and_are_lost_by_rounding_to_nearest(
     tolerance = 4 * (500 * 2.0**-8 * 1e-4 / 10_000) ** 0.5
     assert model.weight.float().mean().item() == pytest.approx(expected, abs=tolerance)
     assert (model.weight == 1).all() == (not is_stochastic)
+
+
+def test_gradients_of_micro_batches_add_up_in_float32() -> None:
+    model = nn.Linear(4, 32)
+    weights = wrap(model)
+    for value in (1.0, 2.0**-10):  # their sum in bfloat16 is 1
+        model.weight.grad = torch.full_like(model.weight, value)
+        weights.collect_gradients()
+    (kernel,) = weights.optimiser.param_groups[0]["params"]
+    assert (kernel.grad == 1 + 2.0**-10).all()
 
 
 def test_between_steps_no_float32_weights_take_memory() -> None:
