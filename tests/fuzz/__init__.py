@@ -5,9 +5,10 @@
     python -m tests.fuzz TARGET --seed N        reproduce one input: print it and run it
     make fuzz-decode                            two million damaged samples, decoded in C alone
 
-``target`` defines a target: how an input is made from a seed, and what must hold; ``targets`` lists
-them. ``mutate`` damages bytes and values. ``batch`` runs inputs in a process of its own, ``runner``
-watches that process and reports which input killed it, ``sanitized`` builds the C parts with
+``target`` defines a target: how an input is made from a seed, what reads it and what must hold;
+``targets`` lists them. ``mutate`` damages bytes and values, ``pictures`` JPEGs. ``batch`` runs
+inputs: in `make test` within pytest, else in a process of its own. ``runner`` watches that process
+and reports which input killed it, ``sanitized`` builds the C parts with
 AddressSanitizer and UndefinedBehaviorSanitizer. ``windows`` runs a program of its own in C
 (``native``), which decodes thousands of samples a second. ``planted`` has targets that crash, hang
 and leak, which prove that the harness finds such faults.

@@ -6,7 +6,6 @@ An input is a bool, true for one seed in forty: whether the fault happens.
 import ctypes
 import itertools
 import mmap
-import os
 import time
 from collections.abc import Callable
 from typing import Any
@@ -51,7 +50,6 @@ def _keep(_: bool) -> bool:
 
 PLANTED = (
     _planted("crash", lambda: ctypes.string_at(0)),
-    _planted("abort", os.abort),
     _planted("hang", _hang),
     _planted("slow", _work, slow_s=0.2),
     _planted("touch", lambda: bytearray(b"x") * (48 << 20), memory_bytes=16 << 20),

@@ -47,7 +47,6 @@ def test_every_input_is_accepted_or_refused_as_documented(target: Target) -> Non
     ("name", "what"),
     [
         ("crash", "dies of SIGSEGV"),
-        ("abort", "dies of SIGABRT"),
         ("hang", "hangs"),
         ("slow", r"took 0\.[23]\d s, limit 0\.2"),
         ("touch", r"peak \d+ MiB, limit 16|MemoryError"),

@@ -37,12 +37,10 @@ def words(text: str) -> str:
 
 @EVERY_REPORT
 @pytest.mark.parametrize("width", [20, 40, 80, 160])
-@pytest.mark.parametrize("glyphs", [BLOCKS, ASCII], ids=["blocks", "ascii"])
-def test_every_report_fits_every_width(name: str, width: int, glyphs: Glyphs) -> None:
-    screen = draw(REPORTS[name](), width, glyphs)
-    assert not re.search(r"\b(nan|inf|None)\b", screen)
-    if glyphs is ASCII:
-        assert screen.isascii()
+def test_every_report_fits_every_width(name: str, width: int) -> None:
+    report = REPORTS[name]()
+    assert not re.search(r"\b(nan|inf|None)\b", draw(report, width))
+    assert draw(report, width, ASCII).isascii()
 
 
 @EVERY_REPORT
