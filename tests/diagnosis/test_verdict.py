@@ -346,8 +346,8 @@ CASES = [
     bare("silent-worker", workers=(silent(1, 6.0, "sleeps"), worker(2), worker(3))),
     bare(
         "stalled-storage",
-        "2 of 3 workers have waited for up to 6 s",
-        workers=(silent(1, 6.0, "sleeps"), silent(2, 6.0, "sleeps"), worker(3)),
+        "2 of 4 workers have waited for up to 6 s",
+        workers=(silent(1, 6.0, "sleeps"), silent(2, 6.0, "sleeps"), worker(3), worker(4)),
     ),
     case(
         "silent-worker",
