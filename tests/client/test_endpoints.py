@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from feeder.client.endpoints import (
+    ENDPOINTS_MAX,
     FILE_BYTES_MAX,
     INTERVALS_S,
     Directory,
@@ -179,6 +180,10 @@ def test_an_invalid_source_is_refused_at_once(names: str | Sequence[str], messag
     [
         (None, "endpoint file://.*/feeders: No such file or directory"),
         ("# none\n", "endpoint file://.*/feeders: lists no endpoint"),
+        (
+            "".join(f"tcp://a:{port}\n" for port in range(1, ENDPOINTS_MAX + 2)),
+            "feeders: lists more than the maximum of 4096 endpoints",
+        ),
         ("tcp://a:1\nnonsense\n", "endpoint .*/feeders:2: endpoint 'nonsense' cannot be dialled"),
     ],
 )

@@ -119,10 +119,13 @@ def test_the_busiest_processes_since_the_last_look_are_named(tmp_path: Path) -> 
 
 def test_the_daemon_its_children_and_its_clients_are_no_neighbours(tmp_path: Path) -> None:
     finder = NeighbourFinder(tmp_path)
-    put(tmp_path, 3, "other", 0.0)
+    others = {3: 1.0, 4: 1.5, 5: 0.5, 6: 0.8}
+    for pid in others:
+        put(tmp_path, pid, "other", 0.0)
     finder.look((), 100.0)
-    put(tmp_path, 3, "other", 1.0)
+    for pid, cpu_s in others.items():
+        put(tmp_path, pid, "other", cpu_s)
     put(tmp_path, 10, "feeder", 2.0)
     put(tmp_path, 11, "worker", 2.0, parent=10)
     put(tmp_path, 20, "trainer", 2.0)
-    assert [pid for _, pid, _ in finder.look({10, 20}, 101.0)] == [3]
+    assert [pid for _, pid, _ in finder.look({10, 20}, 101.0)] == [4, 3, 6], "the busiest"

@@ -271,6 +271,13 @@ def test_the_format_is_the_one_that_is_asked_for(accept: str, content_type: str)
     assert {"feeder_images", "feeder_verdict"} <= names
 
 
+def test_a_text_is_kept_until_the_next_report() -> None:
+    exposition, report = Exposition(), busy_report()
+    text, _ = exposition.render(report)
+    assert exposition.render(report)[0] is text
+    assert exposition.render(None)[0] != text
+
+
 def test_jobs_have_totals_and_those_without_a_place_are_one() -> None:
     jobs = tuple(
         JobRecord(name=name, account=account, images=256 * n, batches=n, worker_s=0.5 * n)

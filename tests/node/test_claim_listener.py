@@ -121,6 +121,7 @@ def test_client_reads_what_workers_write_and_cannot_write(node: Node, memory: Sl
 
 
 def test_holder_is_gone_with_its_last_view(node: Node, memory: SlotMemory) -> None:
+    descriptors = len(os.listdir("/proc/self/fd"))
     lent = lend(node, memory)
     ended: list[str] = []
     lent.before_unmapping(lambda: ended.append("unlocked"))
@@ -133,6 +134,7 @@ def test_holder_is_gone_with_its_last_view(node: Node, memory: SlotMemory) -> No
     del view
     wait_until(lambda: node.poll() or node.gone, "the slots are unmapped")
     assert (node.gone, ended) == ([(77, False)], ["unlocked"])
+    wait_until(lambda: len(os.listdir("/proc/self/fd")) <= descriptors, "all are closed")
 
 
 def test_a_signal_s_exception_is_not_lost_while_the_last_view_is_dropped(

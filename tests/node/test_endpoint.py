@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from feeder.errors import ConfigError, ResourceError
-from feeder.node.endpoint import clear_stale_socket, parse_endpoint
+from feeder.node.endpoint import SocketFiles, clear_stale_socket, parse_endpoint
 
 
 @pytest.mark.parametrize(
@@ -65,6 +65,23 @@ def test_node_processes_bind_side_by_side() -> None:
     assert parse_endpoint("tcp://127.0.0.1:0").for_node(3).port == 0
     with pytest.raises(ConfigError, match="65536"):
         parse_endpoint("tcp://127.0.0.1:65535").for_node(1)
+
+
+@pytest.mark.parametrize("is_taken_over", [False, True])
+def test_a_socket_file_has_its_mode_and_is_removed_unless_another_daemon_has_its_path(
+    tmp_path: Path, is_taken_over: bool
+) -> None:
+    files, path, other = SocketFiles(0o600), tmp_path / "s", tmp_path / "other"
+    with socket.socket(socket.AF_UNIX) as listener:
+        with files.create(path):
+            listener.bind(os.fspath(path))
+        assert path.stat().st_mode & 0o777 == 0o600
+        other.touch()
+        assert other.stat().st_mode & 0o777 != 0o600, "the umask is as before"
+        if is_taken_over:
+            other.replace(path)
+        files.remove()
+    assert path.exists() == is_taken_over
 
 
 def test_only_the_socket_file_of_no_listener_is_removed(tmp_path: Path) -> None:

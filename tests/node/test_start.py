@@ -3,7 +3,10 @@
 import os
 import shutil
 import sys
+from math import inf
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -12,9 +15,10 @@ from feeder.errors import DatasetError, ResourceError
 from feeder.metrics.records import NodeRecord
 from feeder.node.datasets import RETRY_S, NodeDatasets
 from feeder.node.polling import PollSet
-from feeder.node.worker_pool import WorkerPool
+from feeder.node.worker_pool import _BACKOFF_MIN_S, _YOUNG_S, WorkerPool, _Worker
 from feeder.session.admission import ServedDataset
-from feeder.worker.messages import Configure, DatasetSource
+from feeder.wire.chunk_work import Filled
+from feeder.worker.messages import Configure, DatasetSource, WorkerToNode
 from tests.support.sources import make_source, pack
 
 
@@ -55,10 +59,54 @@ def test_a_successor_leaves_out_what_it_cannot_open_until_it_can(folder: Path) -
     assert datasets.deadline_s == float("inf"), "it restarts now"
 
 
+CONFIGURE = Configure(datasets={}, open_shards=8, self_test=True)
+
+
+class Workers:
+    """A pool without processes, whose worker does what a test has it do."""
+
+    def __init__(self) -> None:
+        poll_set: Any = SimpleNamespace(remove=lambda _: None)
+        self.pool = WorkerPool(1, CONFIGURE, poll_set, lambda *_: None, NodeRecord())
+
+    def report(self, message: WorkerToNode) -> None:
+        worker: Any = SimpleNamespace(channel=SimpleNamespace(receive=lambda: message))
+        self.pool._read(worker, 0.0)
+
+    def die(self, age_s: float) -> float:
+        """Return the pause before the successor."""
+        process: Any = SimpleNamespace(pid=1, returncode=1, wait=lambda _: None)
+        channel: Any = SimpleNamespace(fileno=lambda: 0, close=lambda: None)
+        worker = self.pool._workers[1] = _Worker(1, process, channel, inf, up_s=0.0)
+        self.pool._reap(worker, age_s)
+        return self.pool._start_s - age_s
+
+
+def test_workers_that_die_young_are_replaced_with_backoff_others_at_once() -> None:
+    ages = (0.0, 0.0, _YOUNG_S, 0.0)
+    assert [*map(Workers().die, ages)] == [_BACKOFF_MIN_S, 2 * _BACKOFF_MIN_S, 0, _BACKOFF_MIN_S]
+
+
+def test_what_workers_have_done_is_added_up() -> None:
+    workers = Workers()
+    for _ in range(2):
+        workers.report(
+            Filled(
+                1,
+                decoded_bytes=5,
+                fallbacks=1,
+                stage_seconds={"read": 0.5},
+                cache_counts={"hits": 3},
+            )
+        )
+    record = workers.pool.record
+    assert (record.stages, record.cache.hits, record.decoded_bytes) == ({"read": 1.0}, 6, 10)
+    assert workers.pool.counters.fallbacks == {"turbojpeg": 2}
+
+
 def test_a_missing_program_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
-    configure = Configure(datasets={}, open_shards=8, self_test=True)
-    pool = WorkerPool(3, configure, PollSet(), print, NodeRecord())
+    pool = WorkerPool(3, CONFIGURE, PollSet(), print, NodeRecord())
     line = r"a worker cannot be started: .*No such file.*/python'?: check that the installation"
     with pytest.raises(ResourceError, match=line):
         pool.start()

@@ -102,6 +102,10 @@ def test_pings_report_the_waits_of_the_training_loop_while_they_last() -> None:
     shell.session.waits_since_s = None
     assert next_ping(shell).waited_s == 2.25
     assert next_ping(shell).waited_s == 2.25, "it does not wait any more"
+    shell.lose()
+    shell.connect()
+    shell.receive(welcome(2))
+    assert next_ping(shell).waited_s == 0.0, "since the welcome"
 
 
 def test_silence_leads_to_a_new_greeting_and_the_same_requests() -> None:
