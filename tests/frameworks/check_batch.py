@@ -22,5 +22,5 @@ def test_a_users_script_passes_pyright_in_strict_mode(tmp_path: Path) -> None:
     """In a folder where trainer_client is the installed one."""
     (tmp_path / "script.py").write_text(TYPED.read_text("utf-8"))
     command = ["-m", "pyright", "--pythonpath", PYTHON, "script.py"]
-    status, output = run_python(PYTHON, *command, folder=tmp_path)
-    assert status == 0, output
+    done = run_python(PYTHON, *command, folder=tmp_path)
+    assert done.returncode == 0, done.stdout

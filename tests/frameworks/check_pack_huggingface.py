@@ -16,9 +16,9 @@ CLASSES = ("ant", "bee", "cat")
 
 def run(script: Path, *arguments: object, folder: Path) -> str:
     variables = {"HF_HOME": str(folder / "cache"), "HF_HUB_OFFLINE": "1"}
-    status, output = run_python(PYTHON, script, *arguments, folder=folder, environ=variables)
-    assert status == 0, output
-    return output
+    done = run_python(PYTHON, script, *arguments, folder=folder, environ=variables)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
 
 
 @pytest.fixture

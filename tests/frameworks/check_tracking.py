@@ -52,10 +52,10 @@ SGD: dict[str, Any] = {
 
 
 def run(*command: object, environ: Mapping[str, str] | None = None) -> str:
-    """Return what a command, which must succeed, writes."""
-    status, output = run_python(PYTHON, *command, folder=REPOSITORY, environ=environ)
-    assert status == 0, output
-    return output
+    """Return what a command, which must succeed, writes to standard output."""
+    done = run_python(PYTHON, *command, folder=REPOSITORY, environ=environ)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
 
 
 def report(
@@ -151,8 +151,8 @@ def check_compliance(folder: Path) -> tuple[bool, str]:
     """Return whether the checker of mlperf-logging passes a log, and what it reports."""
     command = ["-m", "mlperf_logging.compliance_checker", "--werror", "--usage", "training"]
     command += ["--ruleset", "4.0.0", "--log_output", "checker.log", "mllog.txt"]
-    status, output = run_python(PYTHON, *command, folder=folder)
-    return status == 0, output
+    done = run_python(PYTHON, *command, folder=folder)
+    return done.returncode == 0, done.stdout + done.stderr
 
 
 @pytest.mark.parametrize("plan", [LARS, SGD], ids=["lars", "sgd"])

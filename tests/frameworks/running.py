@@ -93,9 +93,9 @@ def environment(*names: str) -> Path:
 
 def run_python(
     python: Path, *arguments: object, folder: Path, environ: Mapping[str, str] | None = None
-) -> tuple[int, str]:
-    """Run a program in ``folder``; return its status and what it wrote, errors last."""
-    done = subprocess.run(
+) -> "subprocess.CompletedProcess[str]":
+    """Run a program in ``folder`` to its end, however that is."""
+    return subprocess.run(
         [*map(str, (python, *arguments))],
         cwd=folder,
         env={**os.environ, "CUDA_VISIBLE_DEVICES": "", **(environ or {})},
@@ -104,7 +104,6 @@ def run_python(
         text=True,
         timeout=TIMEOUT_S,
     )
-    return done.returncode, done.stdout + done.stderr
 
 
 def example_options(served: Served) -> list[object]:
