@@ -142,7 +142,8 @@ class LoaderState(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
             raise ConfigError(f"a state is a dict, this is {type(state).__name__}: {_REMEDY}")
         version = state.get("version")
         if type(version) is not int or version < 1:
-            raise ConfigError(f"this is no loader state: its version is {version!r}; {_REMEDY}")
+            # Its value is not shown: it may be nested as deep as its writer likes.
+            raise ConfigError(f"this is no loader state: its version is no number; {_REMEDY}")
         if not _OLDEST_VERSION <= version <= STATE_VERSION:
             raise ConfigError(
                 f"the state has version {version}, this trainer_client reads {_OLDEST_VERSION} to "

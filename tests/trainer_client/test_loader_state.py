@@ -61,7 +61,8 @@ def test_position_name_and_split_of_the_global_batch_may_differ(changes: dict[st
             "^the state has version 4, this trainer_client reads 2 to 3: install the version that "
             r"saved it, or begin the epoch again with set_epoch\(\), without the state$",
         ),
-        ({"version": True}, {}, "its version is True"),
+        ({"version": True}, {}, "its version is no number"),
+        ({"version": json.loads("[" * 900 + "]" * 900)}, {}, "its version is no number"),
         ({"epoch": -1}, {}, r"`int` >= 0 - at `\$.epoch`"),
         ({"fingerprint": "two\nlines"}, {}, r"at `\$.fingerprint`"),
         # What is one of another job.
