@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import random
 import signal
 from collections.abc import Iterator
 from typing import Any
@@ -98,7 +99,10 @@ def test_plan_never_exceeds_its_budget(budget: int, sizes: list[DecodedSize]) ->
     assert plan.entries & (plan.entries - 1) == 0
     assert 0 < plan.picture_share <= 1
     assert sum(plan.dataset_bytes.values()) <= budget
-    assert 0 < plan.row_share("0", sizes[0].samples, 100) <= 1 or plan.dataset_bytes["0"] == 0
+    part_bytes, samples = plan.dataset_bytes["0"], sizes[0].samples
+    row_share = plan.row_share("0", samples, 100)
+    assert 0 < row_share <= 1 or part_bytes == 0
+    assert row_share * samples * 100 <= part_bytes * (1 + 1e-9), "its rows fit into its part"
 
 
 @settings(max_examples=20)
@@ -137,6 +141,20 @@ def test_filling_costs_each_epoch_little_and_completes(
         assert spent[-1] <= 1.08 * without_px + saved_up_px
     if min(shown) > 0.3:
         assert len(filled) == let_in
+
+
+def test_a_cache_for_all_images_fills_within_four_epochs() -> None:
+    allowance, filled, draw = FillAllowance(1.0), set[int](), random.Random(0)
+    for _ in range(4):
+        for image in range(2000):
+            needed_px = int(draw.uniform(80, 1000))
+            if image in filled:
+                allowance.earn(0.0, needed_px)
+                continue
+            allowance.earn(needed_px, 0.0)
+            if allowance.spend(1000, needed_px):
+                filled.add(image)
+    assert len(filled) > 0.99 * 2000
 
 
 def test_a_small_share_of_a_dataset_is_filled_at_first_sight() -> None:
