@@ -117,6 +117,17 @@ def test_each_node_process_gets_its_endpoint_workers_and_memory() -> None:
     assert first.worker.datasets == {"d": DatasetSource(folder=b"/data/d", fingerprint="abc")}
 
 
+def test_each_node_process_gets_the_limits_that_are_configured() -> None:
+    keys = "window_max chunk_images lease_s recipes_max client_sessions_max client_recipes_max"
+    values = {f"serve.{key}": 21 + place for place, key in enumerate(keys.split())}
+    weights = {"weights": {"alice": {"big": 3.0}}}
+    settings = config(**values, **weights, **{"serve.clients_max": 30, "serve.socket_mode": "0600"})
+    (planned,) = plan_nodes(settings, {}, [_placement(0, 1)], 65536)
+    assert [getattr(planned.limits, key) for key in keys.split()] == [*values.values()]
+    assert planned.limits.sessions_max == 30
+    assert (planned.weights, planned.socket_mode) == (weights["weights"], 0o600)
+
+
 def test_the_automatic_cache_is_a_quarter_of_the_memory_left_in_the_cgroup(tmp_path: Path) -> None:
     group = "sys/fs/cgroup/pod"
     files = {f"{group}/memory.max": "1000000000", f"{group}/memory.current": "200000000"}

@@ -181,6 +181,13 @@ def test_a_line_in_parts_gets_one_mark_and_one_without_an_end_gets_it() -> None:
 # --- the journal ------------------------------------------------------------------------------
 
 
+def test_a_line_whose_writer_has_died_does_not_begin_another_one() -> None:
+    relay = object.__new__(StderrRelay)
+    relay._partial, relay._is_journal, relay.format = b"", False, "json"
+    assert relay._complete(b"begun") == b""
+    assert relay._complete(b"<4>feeder: b\n") == b"begun\n<4>feeder: b\n"
+
+
 def test_a_line_that_never_ends_takes_no_more_memory_and_is_cut() -> None:
     relay = object.__new__(StderrRelay)  # without its thread
     relay._partial, relay._is_journal, relay.format = b"", False, "json"
