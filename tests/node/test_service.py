@@ -18,6 +18,7 @@ from feeder.node.clients import log_refusal
 from feeder.node.messages import Board, write_board
 from feeder.node.polling import PollSet
 from feeder.node.service import REPORT_MAX_S, NodeService, log_session_end
+from feeder.node.snapshots import Snapshots
 from feeder.plan.epoch import ShardLayout
 from feeder.session.admission import ServedDataset
 from feeder.session.events import SessionEnd, SlotsClaimed, WorkerJoined
@@ -268,6 +269,21 @@ def test_a_chunk_that_is_sent_earns_eight_tokens(host: Host) -> None:
     host.router.send_chunk = lambda *_: SimpleNamespace(done=True)
     host.service.apply([Filled(fills[0].ticket)], host.now_s)
     assert spend() == 2
+
+
+def test_counters_and_snapshots_have_what_is_there_now(host: Host) -> None:
+    service, table = host.service, host.service.table
+    service.cache = SimpleNamespace(entries=3, used_bytes=4096)  # type: ignore[assignment]
+    table.watch.stalled["another"] = host.now_s
+    names = "datasets_stalled", "cache_entries", "cache_used_bytes"
+    assert [host.count(name) for name in names] == [1, 3, 4096]
+    host.service.apply([WorkerJoined(1)], host.now_s)
+    host.receive(Request(session=host.session, want=((0, 0),)))
+    nothing: Any = None
+    snapshot = Snapshots(service, nothing, nothing).take(host.now_s)
+    assert snapshot.queued_batches == table.queued_batches > 0
+    assert snapshot.chunks_in_flight == table.dispatcher.chunks_in_flight > 0
+    assert snapshot.cache.used_bytes == 4096
 
 
 def test_memory_that_clients_map_is_counted(host: Host) -> None:
