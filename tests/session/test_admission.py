@@ -200,6 +200,7 @@ def test_a_limit_refuses_one_session_too_many_until_another_has_freed_its_memory
     for session in admitted:
         assert isinstance(hello(session), Welcome)
     check_refused(hello(refused), code, *words)
+    assert shell.counters.refused == {code: 1}
     last = admitted[-1].split()[0].encode()
     number = shell.clients[last].session
     if is_mapped:
