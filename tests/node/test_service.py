@@ -21,7 +21,7 @@ from feeder.node.service import REPORT_MAX_S, NodeService, log_session_end
 from feeder.node.snapshots import Snapshots
 from feeder.plan.epoch import ShardLayout
 from feeder.session.admission import ServedDataset
-from feeder.session.events import SessionEnd, SlotsClaimed, WorkerJoined
+from feeder.session.events import SessionEnd, SlotsClaimed, WorkerJoined, WorkerLost
 from feeder.session.table import SessionTable
 from feeder.wire.chunk_work import Fill, Filled, FillFailed
 from feeder.wire.messages import (
@@ -29,6 +29,7 @@ from feeder.wire.messages import (
     Hello,
     HostStats,
     HostStatsRequest,
+    NamesRequest,
     NodeMessage,
     Ping,
     Pong,
@@ -284,6 +285,16 @@ def test_counters_and_snapshots_have_what_is_there_now(host: Host) -> None:
     assert snapshot.queued_batches == table.queued_batches > 0
     assert snapshot.chunks_in_flight == table.dispatcher.chunks_in_flight > 0
     assert snapshot.cache.used_bytes == 4096
+
+
+def test_names_are_read_by_another_worker_when_theirs_is_lost(host: Host) -> None:
+    asked: list[int] = []
+    pool: Any = host.service.pool
+    pool.numbers, pool.send = (1, 2), lambda worker, _: asked.append(worker)
+    host.receive(NamesRequest(dataset="d", sample_ids=(0,)))
+    host.service.on_worker(WorkerLost(asked[0], was_killed=True), host.now_s)
+    host.service.names.run_due(host.now_s)
+    assert sorted(asked) == [1, 2]
 
 
 def test_memory_that_clients_map_is_counted(host: Host) -> None:
