@@ -6,6 +6,7 @@ The size is checked before mapping and sealed against change, so neither side ca
 under the other.
 """
 
+import atexit
 import contextlib
 import fcntl
 import mmap
@@ -33,6 +34,8 @@ Allocate = Callable[[tuple[int, ...], "np.dtype[Any]"], NDArray[Any]]
 
 CLAIM_S: Final = 2.0  # a node answers a claim at once, unless it is stopped or overloaded
 
+EXIT_S: Final = 10.0  # pages are unlocked in milliseconds
+
 _SEALS: Final = fcntl.F_SEAL_GROW | fcntl.F_SEAL_SHRINK
 
 _connections: Final[weakref.WeakSet[socket.socket]] = weakref.WeakSet()
@@ -45,6 +48,11 @@ def _close_in_fork() -> None:
 
 
 os.register_at_fork(after_in_child=_close_in_fork)
+
+# At exit a thread is ended when it takes the GIL back, which aborts the process if it is in C++, as
+# it is while CUDA unlocks pages. So exit waits for what is being unmapped, and nothing else is.
+_unmapping: Final = threading.Lock()
+atexit.register(_unmapping.acquire, timeout=EXIT_S)
 
 
 class NotSharedError(Exception):
@@ -154,8 +162,9 @@ def _unmap(
     connection: socket.socket,
 ) -> None:
     garbage.get()
-    for call in callbacks:
-        call()
+    with _unmapping:
+        for call in callbacks:
+            call()
     mapping.close()
     with contextlib.suppress(OSError):  # the node process may be gone
         connection.send(FAREWELL)

@@ -2,6 +2,8 @@
 
 import logging
 import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -138,3 +140,28 @@ def test_slots_are_locked_once_and_unlocked_before_they_are_unmapped(
         assert len(cudart.registered) == 2, "a tensor still reads them"
         del view
         wait_until(lambda: not cudart.registered, "they are unmapped")
+
+
+ENDS_WHILE_UNLOCKING = """
+import fcntl, os, socket, threading, torch
+from feeder.client.host_memory import LentMemory
+from feeder.wire.slot_layout import SlotLayout
+
+layout = SlotLayout(slots=1, batch_size=1, image_size=32)
+fd = os.memfd_create("slots", os.MFD_ALLOW_SEALING)
+os.ftruncate(fd, layout.total_bytes)
+fcntl.fcntl(fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_GROW | fcntl.F_SEAL_SHRINK)
+memory = LentMemory(fd, layout, socket.socketpair()[0])
+square, begun = torch.ones(100, 100), threading.Event()
+memory.before_unmapping(begun.set)
+memory.before_unmapping(lambda: [torch.mm(square, square) for _ in range(5000)])
+del memory
+begun.wait()
+"""
+
+
+def test_a_process_that_ends_while_slots_are_unlocked_ends_well() -> None:
+    """In C++ code that takes the GIL back, as torch's ``cudaHostUnregister`` is."""
+    command = [sys.executable, "-c", ENDS_WHILE_UNLOCKING]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert (ended.returncode, ended.stderr) == (0, "")
