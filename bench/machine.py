@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
+import psutil
 import zmq
 
 from feeder.doctor.kernel_files import KernelFiles
@@ -27,7 +28,7 @@ def describe_machine(
     Call it before pinning, so that ``usable_cores`` is what the process was given. The load is the
     average of the last minute: well above zero, the machine was in use.
     """
-    nodes, processor = read_topology(), read_processor(KernelFiles(Path("/")), with_cores=False)
+    processor = read_processor(KernelFiles(Path("/")), with_cores=False)
     load = os.getloadavg()[0]
     machine: dict[str, object] = {
         "cpu": processor.model or platform.processor() or "unknown",
@@ -35,8 +36,9 @@ def describe_machine(
         "cores": os.cpu_count() or 1,
         "usable_cores": format_cpulist(os.sched_getaffinity(0)),
         "usable_count": usable_cpus().reason,
-        "numa_nodes": len(nodes),
-        "memory_gib": round(sum(node.memory_bytes for node in nodes) / 2**30, 1),
+        "numa_nodes": len(read_topology()),
+        # Not the nodes' sizes: some virtual machines' kernels leave memory out of those.
+        "memory_gib": round(psutil.virtual_memory().total / 2**30, 1),
         "system": f"{platform.system()} {platform.release()}",
         "load_before": round(load, 2),
     }

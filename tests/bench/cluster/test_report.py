@@ -13,8 +13,8 @@ from bench.cli import build_parser, main
 from bench.cluster.run import measure_core, read_cluster
 from bench.cluster.shape import Cluster, Fault
 from bench.cluster.validate import (
+    COST_DAEMONS,
     DAEMONS,
-    LOSS_DAEMONS,
     WINDOWS,
     Compared,
     judge,
@@ -122,7 +122,7 @@ GOOD = [
     compared(daemons, window, any_node=any_node)
     for window in WINDOWS
     for daemons in DAEMONS
-    for any_node in ((False, True) if daemons == LOSS_DAEMONS else (False,))
+    for any_node in ((False, True) if daemons == COST_DAEMONS else (False,))
 ]
 
 
@@ -132,7 +132,7 @@ def test_each_target_that_is_missed_is_a_line() -> None:
     (slow,) = judge([replace(GOOD[0], model_images_s=940.0), *GOOD[1:]])
     assert "throughput differs by -6.0 %" in slow
     owner = [replace(GOOD[0], model_owner=0.96), *GOOD[1:]]
-    cost = [replace(each, real_images_s=1030.0) if each.any_node else each for each in GOOD]
+    cost = [replace(each, real_images_s=1042.0) if each.any_node else each for each in GOOD]
     assert judge(throughput) == [
         "2 daemons, window 8: the model's throughput differs by +6.0 %, 5 % is allowed"
     ]
@@ -140,7 +140,8 @@ def test_each_target_that_is_missed_is_a_line() -> None:
         "2 daemons, window 8: the model's owner share differs by +6.0 points, 5 are allowed"
     ]
     assert judge(cost) == [
-        f"window {window}: 4 daemons lose 2.9 % of the throughput by ownership, 2 % is allowed"
+        f"4 daemons, window {window}: the model's cost of ownership differs by -4.0 points, "
+        "3 are allowed"
         for window in WINDOWS
     ]
 
