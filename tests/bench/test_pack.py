@@ -64,6 +64,7 @@ def _samples(dataset: Path) -> list[tuple[str, int]]:
 def test_every_kind_of_source_holds_the_same_images_and_classes(
     source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    pytest.importorskip("zstandard", reason="make test installs zstandard")
     run_inline(monkeypatch, "pack.run", "pack.containers")
     monkeypatch.setattr(sources, "IMAGES_IN_FILE", 10)
     with prepare_material(source, images=_IMAGES, distinct=1) as material:

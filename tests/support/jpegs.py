@@ -32,7 +32,9 @@ def cjpeg(pixels: NDArray[np.uint8], *options: str) -> bytes:
     """Encode with libjpeg-turbo's cjpeg; skips the test if the program is missing."""
     program = which("cjpeg")
     if program is None:
-        pytest.skip("cjpeg is missing: apt-get install libjpeg-turbo-progs")
+        pytest.skip(
+            "cjpeg is missing: apt-get install libjpeg-turbo-progs", allow_module_level=True
+        )
     buffer = io.BytesIO()
     Image.fromarray(pixels).save(buffer, "PPM")
     command = [program, *options]
@@ -43,7 +45,9 @@ def jpegtran(source: bytes, *options: str) -> bytes:
     """Transcode with libjpeg-turbo's jpegtran; skips the test if the program is missing."""
     program = which("jpegtran")
     if program is None:
-        pytest.skip("jpegtran is missing: apt-get install libjpeg-turbo-progs")
+        pytest.skip(
+            "jpegtran is missing: apt-get install libjpeg-turbo-progs", allow_module_level=True
+        )
     return subprocess.run([program, *options], input=source, stdout=-1, check=True).stdout
 
 
