@@ -224,4 +224,5 @@ NAMES := import sys, tomllib; extras = tomllib.load(open("pyproject.toml", "rb")
 $(VENV)/.test-packages: pyproject.toml | $(VENV)/.project
 	@.ci/system-packages $(PYTHON) libjpeg-turbo-progs systemd locales
 	@$(PIP) install --no-compile $$($(BIN)/python -c '$(NAMES)' $(EXTRAS))
+	@$(BIN)/python -m pytest -q --collect-only >/dev/null 2>&1 || true  # compiles modules, once for all test processes
 	@touch $@
