@@ -213,7 +213,7 @@ $(VENV)/.project: pyproject.toml $(wildcard feeder/jpeg/native/* trainer_client/
 	@echo "feeder: building and installing the project"
 	@rm -f feeder/jpeg/_native*.so trainer_client/_native*.so  # no stale extension if the build fails
 	@$(if $(wildcard $(SITE_PACKAGES)/__editable__.feeder-[0-9]*),$(PIP) uninstall --yes feeder; rm -rf feeder.egg-info)  # its name before it was feederd
-	@$(PIP) install --no-compile --editable '.[daemon,client,plots,dev]'
+	@$(PIP) --quiet install --editable '.[daemon,client,plots,dev]'
 	@$(BIN)/python -c 'from feeder.process.program import run_guarded; from feeder.jpeg.libraries import *; exit(run_guarded("feeder", lambda: check_libraries() or print("feeder: ready:", ", ".join(f"{name} {version}" for name, version in library_versions().items()))))'
 	@touch $@
 
@@ -223,6 +223,5 @@ EXTRAS := parquet lmdb zstd imagenet
 NAMES := import sys, tomllib; extras = tomllib.load(open("pyproject.toml", "rb"))["project"]["optional-dependencies"]; print(*(name for extra in sys.argv[1:] for name in extras[extra]))
 $(VENV)/.test-packages: pyproject.toml | $(VENV)/.project
 	@.ci/system-packages $(PYTHON) libjpeg-turbo-progs systemd locales
-	@$(PIP) install --no-compile $$($(BIN)/python -c '$(NAMES)' $(EXTRAS))
-	@$(BIN)/python -m pytest -q --collect-only >/dev/null 2>&1 || true  # compiles modules, once for all test processes
+	@$(PIP) install $$($(BIN)/python -c '$(NAMES)' $(EXTRAS))
 	@touch $@
