@@ -20,13 +20,13 @@ from .outcomes import (
     Sizing,
 )
 from .validate import (
-    COST_DAEMONS,
+    LOSS_DAEMONS,
+    LOSS_MAX,
     OWNER_MAX,
     THROUGHPUT_MAX,
-    WINDOWS,
     Compared,
     ComparedLoss,
-    find_costs,
+    find_cost,
 )
 
 BOUNDS: Final = {
@@ -115,13 +115,16 @@ class ClusterReport(JudgedReport):
             rate = max(abs(each.difference) for each in self.compared)
             by_owner = [each for each in self.compared if not each.any_node]
             owner = max(abs(each.model_owner - each.real_owner) for each in by_owner)
-            costs = (find_costs(self.compared, window)[0] for window in WINDOWS)
             sentences.append(
                 f"In {len(self.compared)} settings of real daemons, the model's throughput is off "
                 f"by {rate:.1%} at most ({THROUGHPUT_MAX:.0%} is allowed), its owner share by "
-                f"{100 * owner:.1f} points ({100 * OWNER_MAX:.0f}). Ownership costs "
-                f"{COST_DAEMONS} daemons {max(costs):.1%} at most."
+                f"{100 * owner:.1f} points ({100 * OWNER_MAX:.0f})."
             )
+            sentences += [
+                f"With a window of {window}, ownership costs {LOSS_DAEMONS} daemons "
+                f"{find_cost(self.compared, window):.1%} ({most:.0%})."
+                for window, most in LOSS_MAX.items()
+            ]
         return sentences
 
     def tables(self) -> Iterator[list[str]]:

@@ -36,15 +36,16 @@ from .outcomes import Dip, choose_smooth, find_dip, run_scenario, run_steady
 from .shape import SEED, Cluster, Fault, requesting
 from .simulation import Timeline
 
-# The greatest differences of throughput, as a share, of the owner share, and of the share that
-# ownership costs against asking any node: 1 to 9 % with the small window, as the names have it.
+# The greatest differences of throughput, as a share, and of the owner share; and the most that
+# ownership may cost against asking any node, by window: with a small one it depends on the nodes'
+# names, which have random ports.
 THROUGHPUT_MAX: Final = 0.05
 OWNER_MAX: Final = 0.05
-COST_MAX: Final = 0.03
+LOSS_MAX: Final = {8: 0.12, 16: 0.02}
 
 DAEMONS: Final = (2, 3, 4)
-COST_DAEMONS: Final = 4  # that are compared with asking any node
-WINDOWS: Final = (8, 16)
+LOSS_DAEMONS: Final = 4  # that are compared with asking any node
+WINDOWS: Final = tuple(LOSS_MAX)
 PACED: Final = Cluster(
     cores=4,
     images_per_core_s=160.0,
@@ -172,7 +173,7 @@ def compare(dataset: Path, seconds: float, report: Callable[[str], None]) -> Seq
     """Run all settings with ``tiny_dataset``; ``report`` gets a line before each."""
     compared = []
     for window, daemons, any_node in itertools.product(WINDOWS, DAEMONS, (False, True)):
-        if any_node and daemons != COST_DAEMONS:
+        if any_node and daemons != LOSS_DAEMONS:
             continue
         report(f"{daemons} daemons, window {window}{', any node' * any_node}")
         cluster = replace(PACED, hosts=daemons, window=window, any_node=any_node)
@@ -223,25 +224,23 @@ def judge(results: Sequence[Compared]) -> list[str]:
                 f"{100 * OWNER_MAX:.0f} are allowed"
             )
     for window in WINDOWS:
-        real, model = find_costs(results, window)
-        if abs(model - real) > COST_MAX:
+        cost = find_cost(results, window)
+        if cost > LOSS_MAX[window]:
             lines.append(
-                f"{COST_DAEMONS} daemons, window {window}: the model's cost of ownership differs "
-                f"by {100 * (model - real):+.1f} points, {100 * COST_MAX:.0f} are allowed"
+                f"window {window}: {LOSS_DAEMONS} daemons lose {100 * cost:.1f} % of the "
+                f"throughput by ownership, {100 * LOSS_MAX[window]:.0f} % is allowed"
             )
     return lines
 
 
-def find_costs(results: Sequence[Compared], window: int) -> tuple[float, float]:
-    """Return the share of throughput that ownership costs COST_DAEMONS, real and in the model."""
-    own, free = sorted(
-        (each for each in results if (each.daemons, each.window) == (COST_DAEMONS, window)),
-        key=lambda each: each.any_node,
-    )
-    return (
-        1 - own.real_images_s / free.real_images_s,
-        1 - own.model_images_s / free.model_images_s,
-    )
+def find_cost(results: Sequence[Compared], window: int) -> float:
+    """Return the share of real throughput that ownership costs LOSS_DAEMONS against any node."""
+    rates = {
+        each.any_node: each.real_images_s
+        for each in results
+        if (each.daemons, each.window) == (LOSS_DAEMONS, window)
+    }
+    return 1 - rates[False] / rates[True]
 
 
 def _measure(

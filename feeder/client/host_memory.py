@@ -50,7 +50,7 @@ def _close_in_fork() -> None:
 os.register_at_fork(after_in_child=_close_in_fork)
 
 # At exit a thread is ended when it takes the GIL back, which aborts the process if it is in C++, as
-# it is while CUDA unlocks pages. So exit waits for what is being unmapped, and nothing else is.
+# it is while CUDA unlocks pages. So exit waits for an unmapping under way and lets no other begin.
 _unmapping: Final = threading.Lock()
 atexit.register(_unmapping.acquire, timeout=EXIT_S)
 

@@ -13,8 +13,8 @@ from bench.cli import build_parser, main
 from bench.cluster.run import measure_core, read_cluster
 from bench.cluster.shape import Cluster, Fault
 from bench.cluster.validate import (
-    COST_DAEMONS,
     DAEMONS,
+    LOSS_DAEMONS,
     WINDOWS,
     Compared,
     judge,
@@ -122,8 +122,16 @@ GOOD = [
     compared(daemons, window, any_node=any_node)
     for window in WINDOWS
     for daemons in DAEMONS
-    for any_node in ((False, True) if daemons == COST_DAEMONS else (False,))
+    for any_node in ((False, True) if daemons == LOSS_DAEMONS else (False,))
 ]
+
+
+def at_a_cost(rate: float) -> list[Compared]:
+    """GOOD, where any node would deliver so many images/s."""
+    return [
+        replace(each, real_images_s=rate, model_images_s=rate) if each.any_node else each
+        for each in GOOD
+    ]
 
 
 def test_each_target_that_is_missed_is_a_line() -> None:
@@ -132,17 +140,18 @@ def test_each_target_that_is_missed_is_a_line() -> None:
     (slow,) = judge([replace(GOOD[0], model_images_s=940.0), *GOOD[1:]])
     assert "throughput differs by -6.0 %" in slow
     owner = [replace(GOOD[0], model_owner=0.96), *GOOD[1:]]
-    cost = [replace(each, real_images_s=1042.0) if each.any_node else each for each in GOOD]
     assert judge(throughput) == [
         "2 daemons, window 8: the model's throughput differs by +6.0 %, 5 % is allowed"
     ]
     assert judge(owner) == [
         "2 daemons, window 8: the model's owner share differs by +6.0 points, 5 are allowed"
     ]
-    assert judge(cost) == [
-        f"4 daemons, window {window}: the model's cost of ownership differs by -4.0 points, "
-        "3 are allowed"
-        for window in WINDOWS
+    assert judge(at_a_cost(1030.0)) == [
+        "window 16: 4 daemons lose 2.9 % of the throughput by ownership, 2 % is allowed"
+    ]
+    assert [line.partition(" of ")[0] for line in judge(at_a_cost(1140.0))] == [
+        "window 8: 4 daemons lose 12.3 %",
+        "window 16: 4 daemons lose 12.3 %",
     ]
 
 
