@@ -41,7 +41,7 @@ from .simulation import Timeline
 # names, which have random ports.
 THROUGHPUT_MAX: Final = 0.05
 OWNER_MAX: Final = 0.05
-LOSS_MAX: Final = {8: 0.12, 16: 0.02}
+LOSS_MAX: Final = {8: 0.15, 16: 0.02}
 
 DAEMONS: Final = (2, 3, 4)
 LOSS_DAEMONS: Final = 4  # that are compared with asking any node
