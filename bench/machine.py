@@ -37,8 +37,7 @@ def describe_machine(
         "usable_cores": format_cpulist(os.sched_getaffinity(0)),
         "usable_count": usable_cpus().reason,
         "numa_nodes": len(read_topology()),
-        # Not the nodes' sizes: some virtual machines' kernels leave memory out of those.
-        "memory_gib": round(psutil.virtual_memory().total / 2**30, 1),
+        "memory_gib": round(psutil.virtual_memory().total / 2**30, 1),  # a VM's nodes show less
         "system": f"{platform.system()} {platform.release()}",
         "load_before": round(load, 2),
     }

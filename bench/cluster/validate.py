@@ -36,9 +36,8 @@ from .outcomes import Dip, choose_smooth, find_dip, run_scenario, run_steady
 from .shape import SEED, Cluster, Fault, requesting
 from .simulation import Timeline
 
-# The greatest differences of throughput, as a share, and of the owner share; and the most that
-# ownership may cost against asking any node, by window: with a small one it depends on the nodes'
-# names, which have random ports.
+# The most that throughput, as a share, and the owner share may differ; and that ownership may cost
+# against asking any node, by window: with a small one it depends on the nodes' names.
 THROUGHPUT_MAX: Final = 0.05
 OWNER_MAX: Final = 0.05
 LOSS_MAX: Final = {8: 0.15, 16: 0.02}
