@@ -5,14 +5,13 @@ measured where that is said, and are assumptions otherwise; ``feeder-bench clust
 replaces the first kind by this machine's. The validation runs the same value on real daemons.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Any, Final, Literal
 
 from feeder.client.core import requests
-from feeder.client.core.owners import Ownership
 from feeder.daemon.config import ServeConfig
 from feeder.plan.epoch import ShardLayout
 from feeder.plan.recipe import Recipe
@@ -126,11 +125,6 @@ class Lanes:
         """Return the lane of a batch; None if it is made of left-overs of all lanes."""
         epoch, index = key
         return self._plan(epoch).lane(index)
-
-    def owners(self, names: Sequence[str]) -> Mapping[int, str]:
-        """Return the name of each lane's owner among the names listed."""
-        ownership = Ownership(names, self.count)
-        return {lane: ownership.owner(lane) for lane in range(self.count)}
 
 
 @contextmanager

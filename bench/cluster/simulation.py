@@ -23,6 +23,7 @@ from time import thread_time
 from typing import Final
 
 from feeder.client.core import events as client_events
+from feeder.client.core.owners import Ownership
 from feeder.daemon.config import ServeConfig
 from feeder.metrics.records import NodeRecord
 from feeder.plan.epoch import rank_indices
@@ -283,7 +284,8 @@ class Simulation:
             tally.left_overs += 1
         else:
             tally.requests += 1
-            tally.owner_requests += self._owners[lane] == self.by_endpoint[endpoint].name
+            owner = self._ownership.order(lane, key[1])[0]
+            tally.owner_requests += owner == self.by_endpoint[endpoint].name
 
     def warm_share(self, host: Host, key: BatchKey) -> float:
         """Return how much of a batch is in a host's memory.
@@ -300,7 +302,7 @@ class Simulation:
         for _ in range(hosts):
             host = Host(self, len(self.by_endpoint))
             self.by_endpoint[host.endpoint] = host
-        self._owners = self.lanes.owners([host.name for host in self.hosts])
+        self._ownership = Ownership([host.name for host in self.hosts], self.lanes.count)
 
     def _list(self) -> None:
         """Give all ranks the list of hosts, at times that differ as processes do."""
@@ -313,9 +315,10 @@ class Simulation:
         """Return how much of each lane a host has in memory after the epoch before, by host."""
         cluster = self.cluster
         lane_bytes = cluster.samples * cluster.image_bytes / self.lanes.count
+        owners = [self._ownership.owners(lane) for lane in range(self.lanes.count)]
         warm = {}
         for host in self.hosts if not cluster.cold else ():
-            lanes = [lane for lane, owner in self._owners.items() if owner == host.name]
+            lanes = [lane for lane, names in enumerate(owners) if host.name in names]
             share = cluster.cache_gb * 1e9 / (max(1, len(lanes)) * lane_bytes)
             warm[host.number] = dict.fromkeys(lanes, min(1.0, share))
         return warm

@@ -1,23 +1,28 @@
 """The order in which feeders are asked for a batch: the owner of its lane first.
 
-Owners have even shares of the lanes, and few lanes move when a feeder comes or goes. Each lane
+Owners have equal shares of the lanes, and few lanes move when a feeder comes or goes. Each lane
 weighs all names by a hash of lane and name (rendezvous hashing: Thaler and Ravishankar, "Using
 name-based mappings to increase hit rates", 1998). The lightest name would be its owner; but at four
 lanes a name, some names would own nine and others none. So names have a capacity, as in consistent
-hashing with bounded loads (Mirrokni, Thorup and Zadimoghaddam, 2018):
+hashing with bounded loads (Mirrokni, Thorup and Zadimoghaddam, 2018), and capacities add up to the
+number of lanes: names differ by one lane at most.
 
     every lane asks its lightest name; each name takes the lightest of the lanes that ask it
-    the lanes that were not taken ask their second, then their third name, if that has room left
-    lanes that were taken by none of the three belong to their lightest name, over its capacity
+    the lanes that were not taken ask the lightest name that has room left, until all are taken
 
-A capacity is the even share, rounded up or down by the name's own hash, so that one name more or
-fewer changes few capacities.
+With 64 lanes and 4, 16, 32 and 64 names, 1.1, 2.2, 3.0 and 3.9 times its share of the lanes moves
+with a name that comes or goes, on average; with 512 lanes 1.0, 1.4, 2.1 and 3.2 times. That is
+once, while uneven shares cost throughput for good.
+
+Where names outnumber lanes, names choose lanes in the same way, and a lane's batches belong to its
+owners in turn: a small dataset has one lane, which all feeders share.
 
 Invariant: all is a pure function of the set of names and the number of lanes, so all clients agree.
 """
 
 import functools
 import hashlib
+from collections import Counter
 from collections.abc import Iterable
 from typing import Final
 
@@ -29,15 +34,7 @@ from feeder.plan.recipe import Recipe
 from feeder.plan.rng import GAMMA_U64, mix64
 from feeder.wire.messages import BatchKey, Hello, Welcome
 
-_ATTEMPTS: Final = 3
-"""With 512 lanes and 16, 64 and 256 names, 97, 94 and 87 % of the lanes are within an even share,
-and a name moves 1.3, 1.8 and 1.9 times its share when it comes or goes, on average; with 4 attempts
-98, 95 and 89 %, and 1.3, 2.0 and 2.2 times; with one 94, 86 and 75 %, and once."""
-
-_UNIT: Final = 2.0**-53
-_HEAVIEST: Final = np.uint64(2**64 - 1)
-_SHIFT_11: Final = np.uint64(11)
-_CAPACITY_KEY: Final = np.uint64(0x66656564)
+_ROUNDING_KEY: Final = np.uint64(0x66656564)
 
 
 class Ownership:
@@ -50,48 +47,71 @@ class Ownership:
         digests = [hashlib.blake2b(name.encode(), digest_size=8).digest() for name in self.names]
         self._hashes = np.array([int.from_bytes(d, "little") for d in digests], np.uint64)
         self._owners = self._assign()
-        self._orders: dict[int, tuple[str, ...]] = {}  # by lane
+        self._turns = []
+        owned = Counter[int]()
+        for owner in (int(owners[0]) for owners in self._owners):
+            self._turns.append(owned[owner])
+            owned[owner] += 1
+        self._orders: dict[tuple[int, int], tuple[str, ...]] = {}  # by lane and turn
 
-    def owner(self, lane: int) -> str:
-        """The name that owns a lane."""
-        return self.names[int(self._owners[lane])]
+    def owners(self, lane: int) -> list[str]:
+        """The names that own a lane: one, unless there are more names than lanes."""
+        return [self.names[position] for position in self._owners[lane]]
 
-    def order(self, lane: int) -> tuple[str, ...]:
-        """All names for a lane: its owner, then the lightest."""
-        if lane not in self._orders:
+    def order(self, lane: int, index: int) -> tuple[str, ...]:
+        """All names for batch ``index``, which is of ``lane``: its owner, its lane's other owners,
+        then the lightest."""
+        owners = self._owners[lane]
+        turn = index // self.lanes % len(owners)
+        if (lane, turn) not in self._orders:
             weights = self._weigh(np.array([lane], dtype=np.uint64))[0]
-            weights[self._owners[lane]] = 0
+            weights[owners] = (np.arange(len(owners)) - turn) % len(owners)
             by_weight = np.argsort(weights, kind="stable")
-            self._orders[lane] = tuple(self.names[position] for position in by_weight)
-        return self._orders[lane]
+            self._orders[lane, turn] = tuple(self.names[position] for position in by_weight)
+        return self._orders[lane, turn]
+
+    def turn(self, lane: int, index: int) -> int:
+        """By which a feeder's node processes take turns: the number of a batch's lane among its
+        owner's, or of the batch where owners have one lane or hardly more."""
+        if self.lanes < 2 * len(self.names):
+            return index // self.lanes // len(self._owners[lane])
+        return self._turns[lane]
 
     def _weigh(self, lanes: NDArray[np.uint64]) -> NDArray[np.uint64]:
         """The weight of every name for each of ``lanes``, uint64 (lanes, names)."""
         keys = mix64((lanes + np.uint64(1)) * GAMMA_U64)
         return mix64(self._hashes[np.newaxis, :] ^ keys[:, np.newaxis])
 
-    def _assign(self) -> NDArray[np.int64]:
-        """Each lane's owner as a position in ``names``, int64 (lanes,)."""
-        weights = self._weigh(np.arange(self.lanes, dtype=np.uint64))
-        rounding = (mix64(self._hashes ^ _CAPACITY_KEY) >> _SHIFT_11) * _UNIT  # 0 .. 1, exactly
-        share = self.lanes / len(self.names)
-        capacities = np.floor(share + rounding).astype(np.int64)
-        owners = np.full(self.lanes, -1, dtype=np.int64)
-        owned = np.zeros(len(self.names), dtype=np.int64)
-        asked = weights.copy()  # names that were asked become the heaviest
-        for _ in range(min(_ATTEMPTS, len(self.names))):
-            lanes = np.flatnonzero(owners < 0)
-            chosen = asked[lanes].argmin(axis=1)
-            order = np.lexsort((weights[lanes, chosen], chosen))  # by name, then by weight
-            lanes, chosen = lanes[order], chosen[order]
-            before = np.searchsorted(chosen, chosen)  # lanes that ask lighter names
-            is_taken = np.arange(len(lanes)) - before < (capacities - owned)[chosen]
-            owners[lanes[is_taken]] = chosen[is_taken]
-            owned = np.bincount(owners[owners >= 0], minlength=len(self.names))
-            asked[lanes, chosen] = _HEAVIEST
-        rest = np.flatnonzero(owners < 0)
-        owners[rest] = weights[rest].argmin(axis=1)
-        return owners
+    def _assign(self) -> list[NDArray[np.int64]]:
+        """Each lane's owners, as positions in ``names``."""
+        lanes = np.arange(self.lanes, dtype=np.uint64)
+        weights = self._weigh(lanes)
+        if len(self.names) > self.lanes:
+            chosen = _match(weights.T, mix64(lanes ^ _ROUNDING_KEY))
+            return [np.flatnonzero(chosen == lane) for lane in range(self.lanes)]
+        return [*_match(weights, mix64(self._hashes ^ _ROUNDING_KEY))[:, np.newaxis]]
+
+
+def _match(weights: NDArray[np.uint64], rounding: NDArray[np.uint64]) -> NDArray[np.int64]:
+    """Match each row of ``weights`` to a light column, int64 (rows,), as lanes to names.
+
+    Columns get equally many rows, those of the lowest ``rounding`` one more where that is needed.
+    """
+    rows, columns = weights.shape
+    share, rest = divmod(rows, columns)
+    room = np.full(columns, share, dtype=np.int64)
+    room[np.argsort(rounding, kind="stable")[:rest]] += 1
+    matches = np.full(rows, -1, dtype=np.int64)
+    while (asking := np.flatnonzero(matches < 0)).size:
+        able = np.flatnonzero(room)
+        chosen = able[weights[np.ix_(asking, able)].argmin(axis=1)]
+        order = np.lexsort((weights[asking, chosen], chosen))  # by column, then by weight
+        asking, chosen = asking[order], chosen[order]
+        before = np.searchsorted(chosen, chosen)  # lighter rows that ask the same column
+        is_taken = np.arange(len(asking)) - before < room[chosen]
+        matches[asking[is_taken]] = chosen[is_taken]
+        room -= np.bincount(chosen[is_taken], minlength=columns)
+    return matches
 
 
 class Preference:
@@ -113,9 +133,17 @@ class Preference:
         """All names for a batch, the preferred ones first."""
         if len(self._names) < 2 or self.welcome is None:
             return self._names
+        return self._own().order(self.lane(key), key[1])
+
+    def turn(self, key: BatchKey) -> int:
+        """A number for a batch by which the node processes of a feeder take turns."""
+        return self._own().turn(self.lane(key), key[1])
+
+    def _own(self) -> Ownership:
         if self._ownership is None:
+            assert self.welcome is not None, "batches are requested after it"
             self._ownership = Ownership(self._names, self.welcome.lanes)
-        return self._ownership.order(self.lane(key))
+        return self._ownership
 
     def lane(self, key: BatchKey) -> int:
         """The lane of a batch's first sample; any where that is a leftover of many or padding."""

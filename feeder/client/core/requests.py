@@ -216,8 +216,8 @@ class RequestScheduler:
         preferred: list[int] = []
         for name in names:
             numbers = self._by_name.get(name, [])
-            if len(numbers) > 1:  # a feeder's node processes have the lanes in turn
-                first = self._preference.lane(batch.key) % len(numbers)
+            if len(numbers) > 1:  # a feeder's node processes
+                first = self._preference.turn(batch.key) % len(numbers)
                 numbers = numbers[first:] + numbers[:first]
             preferred += [n for n in numbers if n not in batch.requests and n not in batch.failures]
         return sorted(preferred, key=self._is_quiet)

@@ -25,6 +25,7 @@ CLUSTER = Cluster(
     image_px=32,
     samples=8192,
     shards=8,
+    lanes=16,
     image_bytes=20_000,
 )
 HOST_IMAGES_S = CLUSTER.host_images_s
@@ -110,7 +111,7 @@ def test_a_fault_is_compared_with_the_time_since_the_one_before() -> None:
     faults = (Fault(kind="join", at_s=5.0), Fault(kind="freeze", host=1, at_s=0.0))
     first, second = run_scenario(replace(CLUSTER, faults=faults), before_s=4.0).dips
     assert (first.fault.at_s, second.fault.at_s) == (4.0, 9.0)
-    assert first.after_images_s == pytest.approx(2 * HOST_IMAGES_S, rel=0.04), "in its last quarter"
+    assert first.after_images_s == pytest.approx(2 * HOST_IMAGES_S, rel=0.09), "in its last quarter"
     assert first.hedged > second.hedged == 0
     assert second.before_images_s < 0.75 * first.before_images_s
     assert second.recovery_s == 0

@@ -13,14 +13,21 @@ from feeder.client.core.links import LEFT_OUT_S
 from feeder.errors import ConfigError, DatasetError, FeederError, ProtocolError
 from feeder.plan.labels import LabelSpec
 from feeder.wire.messages import Bye, Refused
-from tests.client.core.test_links import ENDPOINTS, NEXT, NODES, OWNER, join, pass_time, serve
+from tests.client.core.test_links import (
+    ENDPOINTS,
+    NEXT,
+    NODES,
+    OWNER,
+    greet,
+    join,
+    pass_time,
+    serve,
+)
 from tests.support.client_shell import (
     Shell,
     asked,
-    hello,
     lent,
     sends,
-    welcome,
 )
 
 MISFITS = [
@@ -148,8 +155,8 @@ def test_a_node_that_is_left_out_is_reported_once_and_dialled_again_after_a_whil
     assert len(shell.warnings) == 1
     assert f"{ENDPOINTS[NEXT]}: garbage of {NODES[NEXT]}" in shell.session.explain(0.0)
     shell.run_until(shell.now_s + LEFT_OUT_S)
-    assert sends(shell.connect(4), 4)[0] == hello(8)
-    shell.receive(welcome(9, node=NODES[NEXT], window=8), 4)  # it was replaced
+    assert sends(shell.connect(4), 4)[0] == shell.session.job.hello
+    shell.receive(greet(9, shell, node=NODES[NEXT]), 4)  # it was replaced
     assert shell.session.links.by_number[4].is_served
     assert not shell.session.links.left_out
 

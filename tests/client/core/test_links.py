@@ -12,12 +12,21 @@ from feeder.client.core.events import (
     MessageReceived,
 )
 from feeder.client.core.node_link import QUIET_S, SILENCE_S
-from feeder.client.core.owners import Ownership
 from feeder.client.core.prefetch import BatchSequence
 from feeder.client.core.requests import HEDGES_MAX, RETRY_S
 from feeder.errors import DatasetError, ProtocolError
 from feeder.plan.recipe import Recipe
-from feeder.wire.messages import BatchKey, Bye, Draining, Failed, Ping, Pong, Refused, Request
+from feeder.wire.messages import (
+    BatchKey,
+    Bye,
+    Draining,
+    Failed,
+    Ping,
+    Pong,
+    Refused,
+    Request,
+    Welcome,
+)
 from tests.support.client_shell import (
     NAME,
     RECIPE,
@@ -33,18 +42,34 @@ from tests.support.client_shell import (
 
 NODES = ("a", "b", "c")
 ENDPOINTS = tuple(f"tcp://{node}:1" for node in NODES)
-OWNER, NEXT = (NODES.index(name) for name in Ownership(NODES[:2], 1).order(0))
-"""Of the one lane that all batches are in: the links to the first two nodes."""
+
+# An epoch's first ten batches are of one lane, the next ten of the other. Of a single lane, each
+# node would own every second batch.
+RECIPE_2 = msgspec.structs.replace(RECIPE, order_batch_size=40, lanes=2)
+TWO_LANES = {"samples": 80, "batches": 20, "lanes": 2}
+OWNER, NEXT = (
+    NODES.index(name)
+    for name in prefer(hello(recipe=RECIPE_2), NODES[:2], **TWO_LANES).order((0, 0))
+)
+"""Of the first ten batches: the links to the first two nodes."""
 
 LATE_S = make_scheduler().late_after_s
 RECIPE_5 = msgspec.structs.replace(RECIPE, lanes=5)
 
 
+def greet(session: int, shell: Shell, **fields: object) -> Welcome:
+    """Return a node's welcome to a client, with the window and the lanes that it wants."""
+    greeting = shell.session.job.hello
+    wanted: dict[str, object] = {"window": greeting.window}
+    if greeting.recipe == RECIPE_2:
+        wanted |= {"recipe_fingerprint": RECIPE_2.fingerprint(), **TWO_LANES}
+    return welcome(session, **(wanted | fields))  # type: ignore[arg-type]
+
+
 def join(shell: Shell, link: int, session: int = 0, **fields: object) -> list[Instruction]:
     """Connect a link and deliver its node's welcome, with a session numbered by the link."""
     shell.connect(link)
-    fields = {"node": NODES[link], "window": shell.session.job.hello.window} | fields
-    return shell.receive(welcome(session or link + 1, **fields), link)  # type: ignore[arg-type]
+    return shell.receive(greet(session or link + 1, shell, **{"node": NODES[link]} | fields), link)
 
 
 def serve(
@@ -52,7 +77,7 @@ def serve(
     *,
     buffers: int = 3,
     window: int = 8,
-    recipe: Recipe = RECIPE,
+    recipe: Recipe = RECIPE_2,
     **fields: object,
 ) -> tuple[Shell, list[Instruction]]:
     """Return a client with a session on each node, and its instructions when epoch 0 began."""
@@ -98,7 +123,7 @@ def test_a_lanes_owner_is_asked_first_and_the_next_one_when_it_has_its_share() -
 
 
 def test_nothing_is_requested_from_an_owner_with_a_full_window() -> None:
-    shell = Shell(*ENDPOINTS[:2], window=8, buffers=8)
+    shell = Shell(*ENDPOINTS[:2], window=8, buffers=8, recipe=RECIPE_2)
     join(shell, OWNER, window=1)
     join(shell, NEXT)
     shell.session.begin(BatchSequence(0, range(10)))
@@ -135,6 +160,20 @@ def test_the_node_processes_of_a_feeder_have_its_lanes_in_turn() -> None:
     out, preference = shell.do(), prefer(hello(recipe=RECIPE_5), lanes=5)
     assert [preference.lane(key) % 2 for key in asked(out, 0)] == [0, 0, 0]
     assert [preference.lane(key) % 2 for key in asked(out, 1)] == [1, 1, 1]
+
+
+def test_the_feeders_of_a_single_lane_and_their_node_processes_have_its_batches_in_turn() -> None:
+    names = {f"tcp://{rack}:{port}": rack for rack in ("left", "right") for port in (1, 2)}
+    shell = Shell(window=8, buffers=8)
+    shell.do(EndpointsListed(names))
+    for link, endpoint in enumerate(names):
+        shell.connect(link)
+        shell.receive(welcome(link + 1, node=endpoint, lanes=1, window=8), link)
+    shell.session.begin(BatchSequence(0, range(10)))
+    out = shell.do()
+    turns = [[index for _, index in asked(out, link)] for link in range(4)]
+    assert sorted(turns) == [[0, 4], [1, 5], [2, 6], [3, 7]]
+    assert {*turns[0], *turns[1]} in ({0, 2, 4, 6}, {1, 3, 5, 7}), "the left one's"
 
 
 def test_a_node_that_few_ranks_share_gets_more_of_each_ones_batches() -> None:

@@ -196,8 +196,10 @@ def test_lanes_are_owned_by_the_lists_names_not_by_the_nodes_own() -> None:
         shell.connect(link)
         shell.receive(welcome(link + 1, node=node, window=8), link)
     shell.session.begin(BatchSequence(0, range(10)))
-    owner = ("one", "two").index(Ownership(names.values(), 1).owner(0))
-    assert len(asked(shell.do(), owner)) > 0
+    out, ownership = shell.do(), Ownership(names.values(), 1)
+    for link, name in enumerate(names.values()):
+        assert asked(out, link)
+        assert all(ownership.order(0, index)[0] == name for _, index in asked(out, link))
 
 
 def test_the_job_ends_when_all_feeders_of_a_long_list_are_left_out() -> None:
