@@ -9,7 +9,8 @@ A batch is bound to a node late: each node is kept busy with no more than that t
 waits, without cost, for its owner, which has the lane in its cache; an idle node takes the earliest
 one that is near, as batches are consumed in order: work stealing (Blumofe and Leiserson,
 "Scheduling Multithreaded Computations by Work Stealing", 1999). With 16 batches and four nodes,
-saturated, nine of ten go to the owner and no node idles; were all requested at once, two of five.
+saturated, nine of ten go to the owner and nodes idle 1 % of the time; were all requested at once,
+half would.
 
 A batch in flight is requested from the next node as well when
 
@@ -38,13 +39,12 @@ HEDGES_MAX: Final = 2
 RETRY_S: Final = 40.0
 """Longer than a node waits for a worker that hangs (``feeder.session.worker_watch``)."""
 
-NEAR_SHARE: Final = 0.5
-"""An idle node may take this part of the buffers' batches from a busy owner. With fewer, nodes idle
-while the consumer waits for a busy one; with more, batches leave their owners without need. See
-``feeder-bench cluster --any``."""
+NEAR_SHARE: Final = 0.56
+"""An idle node may take this part of the buffers' batches from a busy owner: 2 of 5, 5 of 9. With
+fewer, nodes idle while the consumer waits for a busy one; with more, batches leave their owners
+without need. See ``feeder-bench cluster --any``."""
 
-_FEW_NODES: Final = 4
-_NEAR_MIN: Final = 3
+_NEAR_MIN: Final = 2
 _CHUNKS_A_WORKER: Final = 2  # one being filled, one queued (``feeder.session.dispatch``)
 
 _FIRST_DELAY_S: Final = 2.0  # the first batches wait for cold files and the dataset's opening
@@ -106,9 +106,10 @@ class RequestScheduler:
             self._busy[link.number] = min(part, ceil(buffers / len(served)))
         if len(served) == 1:
             self._busy[served[0].number] = buffers
-        # All are near where the buffers of all ranks cannot keep a few nodes busy anyway.
-        is_tight = len(served) <= _FEW_NODES and buffers * ranks < needed_in_all
-        self._near = buffers if is_tight else max(_NEAR_MIN, ceil(NEAR_SHARE * buffers))
+        # All are near where the ranks' batches cannot keep all nodes busy (each has one with its
+        # consumer), and this one's are enough to see which nodes idle.
+        is_tight = (buffers - 1) * ranks < needed_in_all and buffers >= len(served)
+        self._near = buffers if is_tight else max(_NEAR_MIN, int(NEAR_SHARE * buffers))
         # Hedged requests as in Dean and Barroso, "The Tail at Scale" (2013): about the 99th
         # percentile, so that one request in a hundred is made twice; the first answer counts.
         known_s = sorted(self.latencies_s)
