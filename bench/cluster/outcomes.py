@@ -28,6 +28,11 @@ _BATCHES_MIN: Final = 400  # of the window, so that the owner share of a few ran
 _CHUNKS: Final = 40
 _SECONDS_MIN: Final = 0.3
 
+# Of saturated hosts: batches requested of each, by a rank at least, and batches that count.
+_BATCHES_A_HOST: Final = 4
+_SATURATED_WINDOW_MIN: Final = 4
+_SATURATED_BATCHES: Final = 800
+
 _BUSY: Final = 0.9  # a part that works for this share of the time is what bounds the throughput
 
 # Descriptors, counted on real ones: of a rank itself and of each connection; of a node process, of
@@ -56,6 +61,7 @@ class Outcome:
     hosts: int
     ranks: int
     images_s: float
+    made_images_s: float  # by the hosts; ranks take many at a time, so it varies less over time
     bound: str
     cpu: float
     nic: float
@@ -156,6 +162,7 @@ def run_steady(
         hosts=hosts,
         ranks=cluster.ranks,
         images_s=images_s,
+        made_images_s=total.made_images / window_s,
         bound=bound,
         owner_share=total.owner_requests / max(1, total.requests),
         cold_share=total.cold_images / max(1, total.made_images),
@@ -170,6 +177,27 @@ def run_steady(
         took_s=time.process_time() - began_s,
         **shares,
     )
+
+
+def saturate(cluster: Cluster) -> Cluster:
+    """Return the cluster so that nothing limits its hosts but their cores, and the batches that all
+    ranks together request of a host: four, unless more ranks than that request four each."""
+    window = math.ceil(_BATCHES_A_HOST * cluster.hosts / cluster.ranks)
+    return replace(
+        cluster,
+        window=max(_SATURATED_WINDOW_MIN, window),
+        storage_mb_s=math.inf,
+        nic_gbit_s=math.inf,
+        rank_gb_s=math.inf,
+        rank_images_s=0.0,
+    )
+
+
+def run_saturated(cluster: Cluster) -> Outcome:
+    """Simulate a saturated cluster for a flight at least, after two."""
+    window_s = _SATURATED_BATCHES * cluster.batch_size / _most_images_s(cluster)
+    window_s = max(_fill_s(cluster, 1), window_s)
+    return run_steady(cluster, warm_up_s=_fill_s(cluster, 2), window_s=window_s)
 
 
 def _fill_s(cluster: Cluster, flights: int = _FILL) -> float:

@@ -30,18 +30,23 @@ from .outcomes import (
     Outcome,
     Scenario,
     find_hosts,
+    run_saturated,
     run_scenario,
     run_steady,
+    saturate,
 )
 from .report import ClusterReport, OwnershipCost
-from .shape import Cluster, Fault, FaultKind
+from .shape import Cluster, Fault, FaultKind, Lanes
 from .validate import compare, compare_loss, judge, tiny_dataset
 
-HOSTS: Final = "1,2,4,8,16,32,64,128,256"
+HOSTS: Final = "1,2,4,8,16,32"
 RANKS_A_HOST: Final = 2
 RANKS_MAX: Final = 4096
 _MOST: Final = 1e9
-_WARM_STORAGE_MB_S: Final = 1e9  # to compare ownership with asking any node by their evenness alone
+
+# What is compared with asking any node: ImageNet's lanes in batches of 256, more for more hosts.
+_OWNERS_RANKS: Final = (1, 16, 256)
+_OWNERS_LANES: Final = ((2, 64), (3, 64), (4, 64), (16, 64), (64, 64), (64, 256))  # by hosts
 _RANK_IMAGES_S: Final = 10_000.0
 _ROUNDS: Final = 5
 _SEED: Final = 0
@@ -60,7 +65,7 @@ _NUMBERS: Final = (
 
 _FLAGS: Final = {
     "cold": "the first epoch: everything is read from storage",
-    "any": "simulate asking any node, too: what does ownership cost?",
+    "any": "what ownership costs with --hosts and --ranks, too, if nothing but cores limits",
     "measure": "measure what a core of this machine makes, instead of --images-per-core",
     "validate": "compare the model with real daemons on this machine, instead",
 }
@@ -167,7 +172,6 @@ def run(arguments: argparse.Namespace) -> ClusterReport:
             )
     sizing = scenario = None
     clusters: list[Cluster] = []
-    any_node: list[OwnershipCost] = []
     wanted, faults = arguments.images_per_second, arguments.faults
     if wanted:
         ranks = max(arguments.ranks, default=_ranks_for(wanted))
@@ -179,10 +183,7 @@ def run(arguments: argparse.Namespace) -> ClusterReport:
             for ranks in arguments.ranks or (RANKS_A_HOST * hosts,)
         ]
     outcomes = [_run_steady(each) for each in clusters]
-    for each in clusters if arguments.any else ():
-        warm = replace(each, storage_mb_s=_WARM_STORAGE_MB_S)
-        by_owner, by_any = _run_steady(warm), _run_steady(replace(warm, any_node=True))
-        any_node.append(OwnershipCost(by_owner=by_owner, any_node=by_any))
+    any_node = [_compare_any(each) for each in _owner_clusters(arguments, cluster, clusters)]
     published = []
     for hosts in PUBLISHED_HOSTS:
         if clusters and hosts in arguments.hosts:  # what each host makes was published
@@ -199,7 +200,7 @@ def run(arguments: argparse.Namespace) -> ClusterReport:
     return ClusterReport(
         bench="cluster",
         machine=machine,
-        results=_results(outcomes, scenario),
+        results=_results(outcomes, any_node, scenario),
         measured=_describe(cluster, rate="measured here" if arguments.measure else "given"),
         failures=(),
         outcomes=outcomes,
@@ -251,6 +252,32 @@ def _run_steady(cluster: Cluster) -> Outcome:
     return run_steady(cluster)
 
 
+def _owner_clusters(
+    arguments: argparse.Namespace, cluster: Cluster, clusters: Sequence[Cluster]
+) -> Sequence[Cluster]:
+    """Return what to compare with asking any node."""
+    if arguments.any:
+        return clusters
+    if not clusters or arguments.hosts != _parse_numbers("--hosts", HOSTS_MAX, HOSTS):
+        return ()
+    return [
+        replace(cluster, hosts=hosts, ranks=ranks, lanes=lanes)
+        for hosts, lanes in _OWNERS_LANES
+        for ranks in _OWNERS_RANKS
+    ]
+
+
+def _compare_any(cluster: Cluster) -> OwnershipCost:
+    _note(f"{cluster.hosts} hosts, {cluster.ranks} ranks, by owner and any")
+    cluster = saturate(cluster)
+    return OwnershipCost(
+        lanes=Lanes(cluster).count,
+        window=cluster.window,
+        by_owner=run_saturated(cluster),
+        any_node=run_saturated(replace(cluster, any_node=True)),
+    )
+
+
 def _validate(seconds: float, machine: Mapping[str, object]) -> ClusterReport:
     with tiny_dataset() as dataset:
         compared = compare(dataset, seconds=seconds, report=_note)
@@ -294,7 +321,9 @@ def _describe(cluster: Cluster, *, rate: str) -> dict[str, object]:
     }
 
 
-def _results(outcomes: Sequence[Outcome], scenario: Scenario | None) -> list[Result]:
+def _results(
+    outcomes: Sequence[Outcome], any_node: Sequence[OwnershipCost], scenario: Scenario | None
+) -> list[Result]:
     rows = []
     for each in outcomes:
         setting = f"{each.hosts}-hosts-{each.ranks}-ranks"
@@ -304,6 +333,14 @@ def _results(outcomes: Sequence[Outcome], scenario: Scenario | None) -> list[Res
             single(f"sessions/{setting}", "a node process", each.sessions),
             single(f"fds-node/{setting}", "descriptors", each.node_fds),
             single(f"fds-rank/{setting}", "descriptors", each.client_fds),
+        ]
+    for pair in any_node:
+        each = pair.by_owner
+        setting = f"{each.hosts}-hosts-{each.ranks}-ranks-{pair.lanes}-lanes"
+        rows += [
+            single(f"saturated/{setting}", RATE, each.made_images_s),
+            single(f"saturated-owner-share/{setting}", "%", 100 * each.owner_share),
+            single(f"ownership-cost/{setting}", "%", 100 * pair.cost),
         ]
     for number, dip in enumerate(scenario.dips if scenario is not None else ()):
         name = f"fault/{number}-{dip.fault.kind}"

@@ -46,7 +46,7 @@ def parse(*arguments: str) -> argparse.Namespace:
         ),
         (
             "--samples 1000",
-            "--samples 1000 gives 512 ranks no batch of 256 each: use more samples, fewer ranks or "
+            "--samples 1000 gives 64 ranks no batch of 256 each: use more samples, fewer ranks or "
             "hosts, or smaller batches",
         ),
     ],
