@@ -9,7 +9,15 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from bench.cluster.outcomes import HOSTS_MAX, Outcome, find_hosts, run_scenario, run_steady
+from bench.cluster.outcomes import (
+    HOSTS_MAX,
+    Outcome,
+    find_hosts,
+    run_saturated,
+    run_scenario,
+    run_steady,
+    saturate,
+)
 from bench.cluster.shape import Cluster, Fault, FaultKind
 from bench.cluster.simulation import Simulation
 
@@ -89,6 +97,20 @@ def test_the_throughput_is_at_the_bound_and_not_above(
     assert bound == "window" or outcome.images_s > 0.88 * most_images_s
     for share in (outcome.cpu, outcome.nic, outcome.storage, outcome.rank):
         assert 0 <= share < 1.02
+
+
+@pytest.mark.parametrize(
+    ("hosts", "ranks", "least_share"),
+    [(2, 16, 0.75), (3, 1, 0.75), (4, 1, 0.75), (4, 16, 0.75), (16, 1, 0.85), (16, 16, 0.85)],
+)
+def test_owners_make_most_batches_and_cost_no_throughput_where_hosts_are_the_bottleneck(
+    hosts: int, ranks: int, least_share: float
+) -> None:
+    cluster = saturate(Cluster(hosts=hosts, ranks=ranks, lanes=64))
+    outcome, any_node = run_saturated(cluster), run_saturated(replace(cluster, any_node=True))
+    assert outcome.bound == "cpu"
+    assert outcome.owner_share >= least_share
+    assert outcome.made_images_s >= 0.98 * any_node.made_images_s
 
 
 @pytest.mark.parametrize(("kind", "hosts_after"), [("lose", 2), ("freeze", 2), ("join", 4)])
