@@ -37,10 +37,10 @@ from .shape import SEED, Cluster, Fault, requesting
 from .simulation import Timeline
 
 # The most that throughput, as a share, and the owner share may differ; and that ownership may cost
-# against asking any node, by window: with a small one it depends on the nodes' names.
+# against asking any node, by window.
 THROUGHPUT_MAX: Final = 0.05
 OWNER_MAX: Final = 0.05
-LOSS_MAX: Final = {8: 0.15, 16: 0.02}
+LOSS_MAX: Final = {8: 0.05, 16: 0.02}
 
 DAEMONS: Final = (2, 3, 4)
 LOSS_DAEMONS: Final = 4  # that are compared with asking any node
