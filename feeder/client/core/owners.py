@@ -47,7 +47,7 @@ class Ownership:
         digests = [hashlib.blake2b(name.encode(), digest_size=8).digest() for name in self.names]
         self._hashes = np.array([int.from_bytes(d, "little") for d in digests], np.uint64)
         self._owners = self._assign()
-        self._turns = []
+        self._turns = []  # each lane counted among its first owner's
         owned = Counter[int]()
         for owner in (int(owners[0]) for owners in self._owners):
             self._turns.append(owned[owner])
