@@ -21,7 +21,7 @@ from msgspec import Meta
 
 from feeder.dataset.format import other_version, shard_name
 from feeder.errors import ConfigError, DatasetError
-from feeder.plan.epoch import MAX_SHARDS
+from feeder.plan.epoch import MAX_SHARDS, ShardLayout
 from feeder.plan.labels import INDEX_LABELS, LabelSpec
 from feeder.plan.permutation import MAX_SIZE
 from feeder.process.path_text import printable
@@ -77,6 +77,12 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """The fingerprint of the version 3 dataset that ``feeder repack`` read, which states of jobs
     have; empty where a source was packed."""
     fingerprint: str = ""
+
+    @property
+    def layout(self) -> ShardLayout:
+        """How the samples are spread over the shards."""
+        size_bytes = sum(shard.bytes for shard in self.shards)
+        return ShardLayout(samples=self.samples, shards=len(self.shards), size_bytes=size_bytes)
 
     def sealed(self) -> "Manifest":
         """Return this manifest with its fingerprint filled in."""

@@ -5,8 +5,10 @@ read verifies that it returns what was packed (``proven_shard``), because a file
 process that has read it before.
 """
 
+import contextlib
 from array import array
 from collections import OrderedDict
+from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple, Protocol, Self
 
@@ -18,7 +20,6 @@ from feeder.dataset.manifest import MANIFEST_NAME, Manifest, load_manifest
 from feeder.dataset.proven_shard import ProvenShard
 from feeder.dataset.record_checks import find_inconsistent
 from feeder.errors import DatasetError, ResourceError, SampleError
-from feeder.plan.epoch import ShardLayout
 from feeder.plan.labels import NO_LABEL, LabelRows
 from feeder.process.path_text import printable
 
@@ -72,7 +73,7 @@ class Dataset:
         self.classes = manifest.classes
         self.labels = manifest.labels
         self._record_labels = self.labels.count_record_labels(len(self.classes))
-        self.layout = ShardLayout(samples=manifest.samples, shards=len(manifest.shards))
+        self.layout = manifest.layout
         self._rows, self._long_shards = divmod(manifest.samples, len(manifest.shards))
         self._readers: OrderedDict[int, ProvenShard] = OrderedDict()
         self._readers_max = open_shards
@@ -176,6 +177,21 @@ class Dataset:
         if checksum(blob) != expected:
             raise self._damaged(sample_id, "its checksum does not match")
         return blob
+
+    def advise(self, ranges: Iterable[tuple[int, int]], *, needed: bool) -> None:
+        """Advise the kernel about ranges of samples (first, end): to read them ahead, as they are
+        ``needed``, or to drop them from the page cache.
+
+        Only the pace depends on it, so errors are left to whoever reads these samples.
+        """
+        for first, end in ranges:
+            while first < end:
+                shard, row = self._locate(first)
+                rows = min(end - first, self.manifest.shards[shard].samples - row)
+                with contextlib.suppress(DatasetError, ResourceError, OSError):
+                    reader = self.open_shard(shard)
+                    (reader.read_ahead if needed else reader.drop)(*reader.extent(row, rows))
+                first += rows
 
     def shard_path(self, sample_id: int) -> Path:
         """Return the file of the shard that holds a sample."""

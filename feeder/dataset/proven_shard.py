@@ -18,7 +18,7 @@ from typing import Final
 import numpy as np
 import xxhash
 
-from feeder.dataset.format import RECORD_BYTES, checksum, record_is_intact
+from feeder.dataset.format import RECORD, RECORD_BYTES, checksum, record_is_intact
 from feeder.dataset.manifest import ShardEntry
 from feeder.dataset.reader import ShardReader
 from feeder.errors import DatasetError
@@ -91,6 +91,22 @@ class ProvenShard(ShardReader):
         """Fill ``out`` (label_bytes) with label row ``row``; return False if the index changed."""
         start = self.header.labels_offset - self.header.records_offset + row * len(out)
         return self._copy_range(start, out)
+
+    def extent(self, row: int, rows: int) -> tuple[int, int]:
+        """Return offset and size of the blobs of ``rows`` rows from ``row`` on, which are adjacent.
+
+        DatasetError if the index has changed.
+        """
+        start, end = self._blob_offset(row), self._blob_offset(row + rows)
+        return start, end - start
+
+    def _blob_offset(self, row: int) -> int:
+        if row == self.header.samples:
+            return self.header.records_offset
+        record = np.empty(1, RECORD)
+        if not self.copy_record(row, record.view(np.uint8).data):
+            raise self.changed()
+        return min(int(record[0]["offset"]), self.header.records_offset)
 
     def read_name(self, record: np.void) -> str:
         """Return the source name of a record; DatasetError if the index has changed."""

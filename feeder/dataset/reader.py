@@ -7,7 +7,7 @@ file that shrinks is an error that names it, not a SIGBUS.
 import errno
 import os
 from pathlib import Path
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,6 +23,9 @@ from feeder.dataset.format import (
 )
 from feeder.errors import DatasetError, ResourceError
 from feeder.process.regular_file import open_regular
+
+_READ_AHEAD_BYTES: Final = 128 * 1024
+"""Of one larger request the kernel may read only this much, the usual ``read_ahead_kb``."""
 
 
 class ShardIndex(NamedTuple):
@@ -131,8 +134,15 @@ class ShardReader:
         return rows
 
     def read_ahead(self, offset: int, size_bytes: int) -> None:
-        """Request read-ahead of these bytes into the page cache; does not block."""
-        os.posix_fadvise(self._descriptor, offset, size_bytes, os.POSIX_FADV_WILLNEED)
+        """Request read-ahead of these bytes into the page cache; does not wait for them."""
+        for start in range(offset, offset + size_bytes, _READ_AHEAD_BYTES):
+            part = min(_READ_AHEAD_BYTES, offset + size_bytes - start)
+            os.posix_fadvise(self._descriptor, start, part, os.POSIX_FADV_WILLNEED)
+
+    def drop(self, offset: int, size_bytes: int) -> None:
+        """Drop these bytes from the page cache, except for pages that hold others as well."""
+        if size_bytes:  # else it would be the rest of the file
+            os.posix_fadvise(self._descriptor, offset, size_bytes, os.POSIX_FADV_DONTNEED)
 
     def read_blob(self, record: np.void) -> bytearray:
         """Read the blob of a record; ValueError with the reason where it is not what was written.

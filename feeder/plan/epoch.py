@@ -27,7 +27,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from feeder.errors import ConfigError
-from feeder.plan.lanes import LANES_LIMIT, LaneLayout, resolve_lanes
+from feeder.plan.lanes import LANES_LIMIT, LaneLayout, OrderShape, resolve_lanes
 from feeder.plan.permutation import MAX_SIZE, KeyedPermutations, keyed_order
 from feeder.plan.rng import Purpose, derive_key, derive_keys
 
@@ -52,6 +52,8 @@ class ShardLayout:
 
     samples: int
     shards: int
+    size_bytes: int = 0
+    """Of all shards; 0 where it does not matter."""
 
     def __post_init__(self) -> None:
         _check_range("layout", "samples", self.samples, 1, MAX_SIZE)
@@ -121,6 +123,7 @@ class EpochPlan:
         self.batches = (layout.samples + padding) // batch_size
 
         self.lanes = resolve_lanes(lanes, layout.samples, self.order_batch_size)
+        self.shape = OrderShape(self.lanes, layout.samples, 1)  # replaced by the order
         lane_layout = LaneLayout(
             samples=layout.samples, lanes=self.lanes, order_batch_size=self.order_batch_size
         )
@@ -168,6 +171,12 @@ class EpochPlan:
         stop = valid if count is None else min(valid, first + count)
         before = index * self.batch_size
         return self._find_samples(before + first, before + max(first, stop))
+
+    def pieces_ahead(self, index: int) -> list[tuple[int, int]]:
+        return []  # replaced by the order
+
+    def pieces_behind(self, index: int) -> list[tuple[int, int]]:
+        return []  # replaced by the order
 
     def _find_samples(self, start: int, stop: int) -> NDArray[np.int64]:
         """Return the sample ids at start .. stop - 1 of the epoch's order."""

@@ -1,5 +1,7 @@
 """Open datasets: verified samples by id, little memory, errors that name the sample."""
 
+import ctypes
+import mmap
 import os
 import shutil
 import tracemalloc
@@ -19,8 +21,10 @@ from feeder.errors import DatasetError
 from feeder.jpeg.crop_decode import whole_jpeg
 from feeder.jpeg.recode import tile_jpeg
 from tests.dataset.test_manifest import make_manifest
+from tests.support.raw_client import wait_until
 from tests.support.rewrite import rewrite_record
 from tests.support.sources import make_source, pack, pixels, run_inline
+from tests.support.synthetic_sets import Sample, tiled_image, write_set
 
 _IMAGES = 23  # prime: shards are uneven
 
@@ -250,3 +254,72 @@ def test_opening_millions_of_samples_takes_little_memory(tmp_path: Path) -> None
         tracemalloc.stop()
     assert kept < 1.6e6  # the manifest's 2,000 entries
     assert peak < 8e6  # while JSON is parsed
+
+
+def _resident_share(path: Path, start: int, end: int) -> float:
+    """Return the share of a file's pages between two offsets, whole ones, in the page cache."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, mmap.MAP_PRIVATE) as mapped:
+        pages = np.zeros(-(-len(mapped) // mmap.PAGESIZE), np.uint8)
+        first = ctypes.c_char.from_buffer(mapped)
+        status = libc.mincore(ctypes.byref(first), ctypes.c_size_t(len(mapped)), pages.ctypes)
+        del first
+    assert status == 0, os.strerror(ctypes.get_errno())
+    return float(np.mean(pages[-(-start // mmap.PAGESIZE) : end // mmap.PAGESIZE] & 1))
+
+
+@pytest.fixture
+def large(tmp_path: Path) -> Iterator[Dataset]:
+    """60 samples of many pages in three shards, none in the page cache."""
+    samples = [Sample(name=f"s{number}", tiled=tiled_image(800, 600)) for number in range(60)]
+    write_set(tmp_path / "large", samples, classes=("one",), shards=3)
+    with Dataset.open(tmp_path / "large") as opened:
+        for path in sorted(opened.path.glob("*.fds")):
+            with path.open("rb") as file:
+                os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+            if _resident_share(path, 0, path.stat().st_size):
+                pytest.skip("this file system keeps dropped pages in memory, as tmpfs does")
+        yield opened
+
+
+def test_advice_reads_ranges_of_samples_ahead_and_drops_them(large: Dataset) -> None:
+    records = large.read_records(_all_ids(large))
+    offsets = records["offset"].astype(int)
+    ends = offsets + records["blob_bytes"].astype(int)
+
+    def share(first: int, end: int) -> float:
+        path = large.shard_path(first)
+        return _resident_share(path, int(offsets[first]), int(ends[end - 1]))
+
+    large.advise([(15, 45), (50, 52)], needed=True)
+    for first, end in ((15, 20), (20, 40), (40, 45), (50, 52)):
+        wait_until(lambda r=(first, end): share(*r) == 1, f"samples {first} .. {end - 1} are read")  # type: ignore[misc]
+    assert share(0, 14) < 0.2
+    assert share(46, 49) < 0.2
+    large.advise([(18, 30), (50, 52)], needed=False)
+    for first, end in ((18, 20), (20, 30), (50, 52)):
+        assert share(first, end) == 0
+    assert share(15, 17) == share(31, 40) == share(40, 45) == 1
+
+
+def test_advice_about_samples_that_cannot_be_read_is_ignored(
+    damaged: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Dataset.open(damaged) as dataset:
+        everything = [(0, dataset.layout.samples)]
+        path = dataset.shard_path(0)
+        content = path.read_bytes()
+        path.write_bytes(content[:-1])
+        dataset.shard_path(_IMAGES - 1).unlink()
+        for needed in (True, False):
+            dataset.advise(everything, needed=needed)
+        with pytest.raises(DatasetError, match="is truncated"):
+            dataset.read_records(_all_ids(dataset))
+
+        def fail(*_: int) -> None:
+            raise OSError(38, "Function not implemented")
+
+        monkeypatch.setattr("os.posix_fadvise", fail)
+        path.write_bytes(content)
+        dataset.advise(everything, needed=True)
+        assert len(dataset.read_records(_all_ids(dataset)[:3])) == 3
