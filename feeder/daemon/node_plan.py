@@ -17,8 +17,10 @@ from feeder.errors import ResourceError
 from feeder.host.memory_budget import (
     CACHE_SHARE,
     CLIENT_SHARE,
+    PAGE_CACHE_SHARE,
     SLOTS_SHARE,
     available_bytes,
+    cacheable_bytes,
     share_of,
 )
 from feeder.host.placement import NodePlacement, parse_pin, plan_placement
@@ -65,7 +67,9 @@ def plan_nodes(
     """
     serve = config.serve
     base = [parse_endpoint(text) for text in serve.bind]
-    nodes, available = len(placements), available_bytes(Path(serve.topology_root))
+    root = Path(serve.topology_root)
+    nodes, available = len(placements), available_bytes(root)
+    page_cache_bytes = share_of("auto", PAGE_CACHE_SHARE, cacheable_bytes(root), nodes)
     slots_bytes = share_of(serve.slots_bytes, SLOTS_SHARE, available, nodes)
     files = plan_descriptors(files_max, config, max(place.workers for place in placements))
     limits = SessionLimits(
@@ -96,6 +100,7 @@ def plan_nodes(
                 open_shards=files.open_shards,
                 self_test=True,
                 decoder=serve.decoder,
+                page_cache_bytes=max(0, page_cache_bytes - decoded_bytes),
             ),
             limits=limits,
             weights={client: dict(jobs) for client, jobs in config.weights.items()},

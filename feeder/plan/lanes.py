@@ -14,7 +14,7 @@ and no size needs memory: all is closed arithmetic.
 """
 
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,6 +30,12 @@ LANES_LIMIT: Final = 4096
 BATCHES_A_LANE: Final = 8
 """Fewest batches of a lane that is chosen by size. A batch is drawn from one lane: with few batches
 a lane, the same samples would meet in a batch again and again."""
+
+
+class OrderShape(NamedTuple):  # replaced by the order
+    lanes: int
+    working_set: int
+    piece: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -51,7 +51,9 @@ def start(channel: Channel[WorkerToNode, NodeToWorker]) -> "ChunkFiller":
         assert cache_fd is not None, "the cache comes with Configure"
         cache = DecodedCache(cache_fd, configure.cache)
     decoder = configure.decoder
-    filler = ChunkFiller(configure.datasets, configure.open_shards, cache, decoder)
+    filler = ChunkFiller(
+        configure.datasets, configure.open_shards, cache, decoder, configure.page_cache_bytes
+    )
     if configure.self_test:
         filler.test_decoding()
     started = Started(

@@ -8,8 +8,9 @@ that is killed (``feeder.session.worker_watch``).
 
 import contextlib
 import functools
+import sys
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from operator import sub
 from time import perf_counter, thread_time
 from typing import Final
@@ -46,6 +47,7 @@ class _Session:
     memory: SlotMemory
     plan: Callable[[int], EpochPlan]  # by epoch
     reader: SampleReader | None = None  # from the first chunk on
+    lanes: set[int] = field(default_factory=set)  # whose batches have come here
 
 
 class ChunkFiller:
@@ -57,13 +59,15 @@ class ChunkFiller:
         open_shards: int,
         cache: DecodedCache | None = None,
         decoder: Decoder = "own",
+        page_cache_bytes: int = sys.maxsize,
     ) -> None:
         """Fill from datasets, by name, with at most ``open_shards`` descriptors each, and from the
-        decoded cache, if there is one."""
+        decoded cache, if there is one. ``page_cache_bytes`` is Configure's."""
         self._sources = sources
         self._open_shards = open_shards
         self._decoder = decoder
         self._cache = cache
+        self._page_cache_bytes = page_cache_bytes
         self._open = contextlib.ExitStack()
         self._dataset = functools.cache(self._open_dataset)  # on first use
         self._sessions: dict[int, _Session] = {}
@@ -114,10 +118,13 @@ class ChunkFiller:
             session.reader = self._find_reader(session.opened)
         reader = session.reader
         arrays = session.memory.chunk(chunk.slot, chunk.first, chunk.count)
-        ids = session.plan(chunk.epoch).samples(chunk.index, chunk.first, chunk.count)
+        plan = session.plan(chunk.epoch)
+        ids = plan.samples(chunk.index, chunk.first, chunk.count)
         stages, counts = _stage_seconds(reader), reader.cache_counts
         decoded, fallbacks = reader.decoded_bytes, reader.fallbacks
         real = len(ids)
+        if chunk.first == 0:
+            self._advise(session, reader, plan, chunk.index)
         if real:
             reader.fill(
                 ids,
@@ -141,6 +148,29 @@ class ChunkFiller:
             stage_seconds={name: s - stages[name] for name, s in _stage_seconds(reader).items()},
             cache_counts=dict(zip(COUNTS, map(sub, reader.cache_counts, counts), strict=True)),
         )
+
+    def _advise(self, session: _Session, reader: SampleReader, plan: EpochPlan, index: int) -> None:
+        """Have the kernel read what the lane of a batch needs next, and drop what it has used up.
+
+        Nothing is read ahead where the decoded cache has most images. Of what is used up, as large
+        a part is kept for the next epoch, always the same, as memory allows beside the working set.
+        By itself the kernel would keep what was read last, which the next epoch needs last.
+        """
+        started_s = perf_counter()
+        dataset, layout = self._dataset(session.opened.dataset), plan.layout
+        hits, misses, *_ = reader.cache_counts
+        if misses >= hits:
+            dataset.advise(plan.pieces_ahead(index), needed=True)
+        if (lane := plan.lane(index)) is not None:  # leftovers are of all lanes
+            session.lanes.add(lane)
+        # Only lanes whose batches come here count: other feeders read the others.
+        lanes_bytes = layout.size_bytes * len(session.lanes) / plan.shape.lanes
+        working_bytes = lanes_bytes * plan.shape.working_set / layout.samples
+        room_bytes = self._page_cache_bytes - working_bytes
+        others_bytes, behind = lanes_bytes - working_bytes, plan.pieces_behind(index)
+        dropped = [piece for piece in behind if _spread(piece[0]) * others_bytes >= room_bytes]
+        dataset.advise(dropped, needed=False)
+        reader.seconds["read"] += perf_counter() - started_s
 
     def read_names(self, dataset: str, sample_ids: Iterable[int]) -> tuple[bytes, ...]:
         """Read source names of the first of the samples, at least one, until it takes long.
@@ -177,6 +207,11 @@ class ChunkFiller:
             reader = SampleReader(dataset, opened.recipe, cached, decoder=self._decoder)
             self._readers[key] = reader
         return reader
+
+
+def _spread(number: int) -> float:
+    """Return a number in [0, 1) that depends on nothing else, evenly spread over many of them."""
+    return (number * 0x9E3779B1 & 0xFFFFFFFF) / 2**32  # Knuth's multiplicative hash
 
 
 def _stage_seconds(reader: SampleReader) -> dict[str, float]:

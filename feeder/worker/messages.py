@@ -12,6 +12,8 @@ CloseSession         ──────────►            (unmaps the sl
 end of channel       ──────────►            (ends)
 """
 
+import sys
+
 import msgspec
 
 from feeder import errors
@@ -46,6 +48,8 @@ class Configure(msgspec.Struct, frozen=True, kw_only=True, tag=True, array_like=
     images: libraries can change between the first worker and its successor."""
     cache: CachePlan | None = None
     decoder: Decoder = "own"
+    page_cache_bytes: int = sys.maxsize
+    """What the page cache may hold for this node process; workers keep no more samples in it."""
 
 
 class OpenSession(msgspec.Struct, frozen=True, kw_only=True, tag=True, array_like=True):

@@ -136,3 +136,5 @@ def test_the_automatic_cache_is_a_quarter_of_the_memory_left_in_the_cgroup(tmp_p
     one = plan_nodes(settings, {}, [_placement(0, 1)], 65536)[0]
     two = plan_nodes(settings, {}, [_placement(0, 1), _placement(1, 1)], 65536)[0]
     assert (one.decoded_bytes, two.decoded_bytes) == (200_000_000, 100_000_000)
+    pages = one.worker.page_cache_bytes, two.worker.page_cache_bytes
+    assert pages == (440_000_000, 220_000_000), "0.8 of what is left, without the decoded cache"

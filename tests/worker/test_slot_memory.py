@@ -11,7 +11,7 @@ import psutil
 import pytest
 
 from feeder.errors import ResourceError
-from feeder.host.memory_budget import available_bytes
+from feeder.host.memory_budget import available_bytes, cacheable_bytes
 from feeder.node.slot_store import SlotStore
 from feeder.remedies import lift_limit
 from feeder.session.events import SlotReturned, SlotsClosed, SlotSent
@@ -152,7 +152,7 @@ def test_available_memory_is_unlimited_only_if_no_more_files_can_be_opened(
 
 
 @pytest.mark.parametrize(
-    ("membership", "files", "available"),
+    ("membership", "files", "available", "cacheable"),
     [
         (
             V2,
@@ -160,11 +160,12 @@ def test_available_memory_is_unlimited_only_if_no_more_files_can_be_opened(
                 "pod/feeder/memory.max": "1000000\n",
                 "pod/feeder/memory.current": "700000\n",
                 # The inactive page cache counts as available.
-                "pod/feeder/memory.stat": "anon 5\ninactive_file 200000\n",
+                "pod/feeder/memory.stat": "anon 5\ninactive_file 200000\nactive_file 99\n",
                 "pod/memory.max": "max\n",
                 "pod/memory.current": "900000\n",
             },
             500_000,
+            500_099,
         ),
         (  # a limit of a parent
             V2,
@@ -174,21 +175,24 @@ def test_available_memory_is_unlimited_only_if_no_more_files_can_be_opened(
                 "pod/memory.current": "4000\n",
             },
             0,
+            0,
         ),
         (
             V1,
             {
                 "memory/box/memory.limit_in_bytes": "5000\n",
                 "memory/box/memory.usage_in_bytes": "1500\n",
-                "memory/box/memory.stat": "inactive_file 20\ntotal_inactive_file 500\n",
+                "memory/box/memory.stat": "inactive_file 20\nactive_file 30\n"
+                "total_inactive_file 500\ntotal_active_file 700\n",
             },
             4000,
+            4700,
         ),
     ],
     ids=["v2", "parent", "v1"],
 )
 def test_the_limit_of_a_cgroup_counts(
-    tmp_path: Path, membership: str, files: dict[str, str], available: int
+    tmp_path: Path, membership: str, files: dict[str, str], available: int, cacheable: int
 ) -> None:
     mounts = (
         "30 23 0:26 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw\n"
@@ -200,6 +204,7 @@ def test_the_limit_of_a_cgroup_counts(
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(text)
     assert available_bytes(tmp_path) == available
+    assert cacheable_bytes(tmp_path) == cacheable, "with the active pages of files"
 
 
 @pytest.mark.parametrize(

@@ -19,6 +19,7 @@ from feeder.dataset.opened import Dataset
 from feeder.errors import DatasetError, FeederError, ResourceError
 from feeder.jpeg.decode import describe_decoder
 from feeder.jpeg.decoders import DECODERS, Decoder
+from feeder.plan.epoch import EpochPlan
 from feeder.process.channel import Channel, ChannelClosedError, ChannelFullError
 from feeder.process.child import open_pair
 from feeder.process.path_text import decode_name
@@ -303,6 +304,46 @@ def test_names_that_cannot_be_read_are_reported(packed: Path, tmp_path: Path) ->
         read = _read_names(filler, ReadNames(5, "d", (1, 2)))
     assert (read.ticket, read.names) == (5, ())
     assert "is truncated" in read.problem
+
+
+PIECES = [(first, first + 4) for first in range(0, 400, 4)]
+
+
+@pytest.mark.parametrize(
+    ("page_cache_share", "kept"),
+    [(0.1, 0), (0.4, 25), (0.7, 62), (1.1, 100)],
+    ids=["less than the working set", "some", "most", "all"],
+)
+def test_a_worker_advises_once_a_batch_and_keeps_as_much_as_memory_allows(
+    page_cache_share: float,
+    kept: int,
+    packed: Path,
+    memory: SlotMemory,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    advice: list[tuple[list[tuple[int, int]], bool]] = []
+    monkeypatch.setattr(
+        Dataset, "advise", lambda _, ranges, *, needed: advice.append((list(ranges), needed))
+    )
+    monkeypatch.setattr(EpochPlan, "pieces_ahead", lambda _, index: [(index, index + 1)])
+    monkeypatch.setattr(EpochPlan, "pieces_behind", lambda *_: PIECES)
+    size_bytes = sum(path.stat().st_size for path in packed.glob("*.fds"))
+    page_cache = int(size_bytes * page_cache_share)
+    sources = {"d": source_of(packed)}
+    with contextlib.closing(ChunkFiller(sources, 8, page_cache_bytes=page_cache)) as filler:
+        opened = OpenSession(session=1, dataset="d", recipe=small_recipe(), seed=3, slots=2)
+        filler.open_session(opened, os.dup(memory.fileno()))
+        for epoch in (0, 1):
+            plan = filler._sessions[1].plan(epoch)
+            working_set = plan.layout.samples // 5
+            plan.shape = plan.shape._replace(working_set=working_set)
+            filler.fill(Fill(1, 1, 0, epoch, 2, 0, 6))
+            filler.fill(Fill(2, 1, 0, epoch, 2, 6, 4))
+        filler.close_session(1)
+    assert [advised for advised in advice if advised[1]] == [([(2, 3)], True)] * 2
+    first, second = (ranges for ranges, needed in advice if not needed)
+    assert first == second, "the same pieces stay from epoch to epoch"
+    assert len(PIECES) - len(first) == pytest.approx(kept, abs=4)
 
 
 def test_errors_keep_their_class_and_odd_bytes_over_the_channel() -> None:
