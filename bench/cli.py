@@ -229,6 +229,8 @@ def _add_modes(parser: argparse.ArgumentParser) -> None:
     modes = parser.add_mutually_exclusive_group()
     what = "count Python calls of a batch and a Hello, no times"
     modes.add_argument("--calls", action="store_true", help=what)
+    what = "whole epochs from a disk, with memory for a quarter of the dataset; no other rows"
+    modes.add_argument("--cold", action="store_true", help=what)
     what = "stream for so long while clients come and go: does it stay as it was?"
     modes.add_argument("--soak", type=partial(_number, float), metavar="MINUTES", help=what)
 

@@ -1,5 +1,6 @@
-"""Describes the machine that a bench runs on, and pins the bench to the cores that it names."""
+"""Describes the machine that a bench runs on, and limits processes to its cores and memory."""
 
+import contextlib
 import os
 import platform
 from collections.abc import Iterator, Mapping
@@ -11,7 +12,8 @@ import zmq
 
 from feeder.doctor.kernel_files import KernelFiles
 from feeder.doctor.read_hardware import read_processor
-from feeder.errors import ConfigError
+from feeder.errors import ConfigError, ResourceError
+from feeder.host.kernel_files import cgroup_folders
 from feeder.host.topology import format_cpulist, read_topology, usable_cpus
 from feeder.jpeg.decode import describe_decoder
 from feeder.jpeg.decoders import Decoder
@@ -80,3 +82,48 @@ def pinned_to(*cores: int) -> Iterator[None]:
         yield
     finally:
         os.sched_setaffinity(0, before)
+
+
+@contextmanager
+def memory_group(limit_bytes: int) -> Iterator[Path]:
+    """Yield the folder of a new memory cgroup with this limit; ``within`` starts processes in it.
+
+    What they read counts too: the page cache is charged to the group that first reads a page.
+    ResourceError where no such group can be made.
+    """
+    group, problem = None, "no memory controller is mounted"
+    # Below this process's own group or, where processes forbid that (cgroup v2), beside it.
+    for parent, unified in reversed(cgroup_folders(Path("/"), "memory")):
+        group = parent / f"feeder-bench-{os.getpid()}"
+        try:
+            group.mkdir()
+            (group / ("memory.max" if unified else "memory.limit_in_bytes")).write_text(
+                str(limit_bytes)
+            )
+            break
+        except OSError as error:
+            problem = str(error)
+            with contextlib.suppress(OSError):
+                group.rmdir()
+            group = None
+    if group is None:
+        raise ResourceError(
+            f"no memory cgroup can be made here ({problem}): run this as root, with a writable "
+            "/sys/fs/cgroup"
+        )
+    try:
+        yield group
+    finally:
+        group.rmdir()
+
+
+@contextmanager
+def within(group: Path) -> Iterator[None]:
+    """Move this process into the cgroup for the body; processes started there stay in it."""
+    unified = (group / "memory.max").exists()
+    own = [folder for folder, kind in cgroup_folders(Path("/"), "memory") if kind == unified][-1]
+    (group / "cgroup.procs").write_text(str(os.getpid()))
+    try:
+        yield
+    finally:
+        (own / "cgroup.procs").write_text(str(os.getpid()))

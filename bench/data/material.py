@@ -5,14 +5,21 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
+from feeder.dataset.content import content_fingerprint
+from feeder.dataset.format import HEADER_BYTES, decode_header, shard_name
+from feeder.dataset.manifest import MANIFEST_NAME, load_manifest
 from feeder.errors import DatasetError
 from feeder.host.topology import usable_cpus
 from feeder.pack.options import PackOptions
 from feeder.pack.progress import ProgressLine
 from feeder.pack.run import pack_dataset
+from feeder.process.output_file import write_output
 
 from .synthetic import write_synthetic
 
@@ -52,9 +59,34 @@ def draw(destination: Path, *, images: int, classes: int, seed: int = 0) -> None
     line.end()
 
 
-def pack(source: Path, destination: Path) -> Path:
-    options = PackOptions(jobs=usable_cpus().count)
+def pack(source: Path, destination: Path, *, shards: int | None = None) -> Path:
+    options = PackOptions(jobs=usable_cpus().count, shards=shards)
     pack_dataset(source, destination, options, ProgressLine(sys.stderr))
+    return destination
+
+
+def repeat(dataset: Path, destination: Path, size_bytes: int) -> Path:
+    """Write a dataset of at least ``size_bytes`` that holds the one shard of ``dataset`` again and
+    again; copying takes a tenth of the time of packing."""
+    manifest = load_manifest(dataset)
+    (shard,) = manifest.shards
+    data = (dataset / shard.name).read_bytes()
+    header = decode_header(data[:HEADER_BYTES], shard.name)
+    names = [shard_name(number) for number in range(-(-size_bytes // shard.bytes))]
+    destination.mkdir()
+    for number, name in enumerate(names):
+        start = replace(header, shard=number).encode()
+        write_output(destination / name, start + data[HEADER_BYTES:])
+    paths, samples = [destination / name for name in names], shard.samples * len(names)
+    manifest = msgspec.structs.replace(
+        manifest,
+        samples=samples,
+        shards=tuple(msgspec.structs.replace(shard, name=name) for name in names),
+        content=content_fingerprint(
+            paths, samples=samples, labels=manifest.labels, classes=manifest.classes
+        ),
+    )
+    write_output(destination / MANIFEST_NAME, manifest.sealed().encode())
     return destination
 
 

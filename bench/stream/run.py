@@ -35,7 +35,7 @@ from ..footprint import status_bytes
 from ..machine import choose_cores, describe_machine, pinned_to
 from ..report import Report, Result, single
 from ..rounds import Contender, measure, rates
-from . import soak
+from . import cold, soak
 from .calls import count_calls
 from .handover import measure_handover
 from .security import measure_security
@@ -56,10 +56,10 @@ def run(arguments: argparse.Namespace) -> Report:
     """Measure the dataset; DatasetError when served pixels differ from local ones."""
     if arguments.soak is not None:
         return soak.run(arguments)
-    if arguments.calls:
+    if arguments.calls or arguments.cold:
         if arguments.plot is not None:
-            raise ConfigError("--plot draws rates: leave --calls out, or --plot")
-        return count_calls(arguments)
+            raise ConfigError("--plot draws the rows of all ways: leave --calls and --cold out")
+        return count_calls(arguments) if arguments.calls else cold.run(arguments)
     worker_core, client_core = choose_cores(arguments.core)
     of_cores = {"worker_core": worker_core, "client_core": client_core}
     cores = sorted(set(of_cores.values()))
