@@ -46,9 +46,8 @@ _DISTINCT: Final = 512  # images, which are repeated: to draw and to pack them t
 def orders(limit_bytes: int) -> dict[str, Recipe]:
     """Return recipes by what rows call their order; the first is the baseline of the others."""
     recipe = partial(Recipe.for_split, "train", batch_size=BATCH_SIZE, image_size=IMAGE_SIZE)
-    return {
-        "lanes": recipe()
-    }  # and, with the order: "pieces": recipe(working_set=limit_bytes // 2)
+    # With the order, also "pieces": recipe(working_set=limit_bytes // 2)
+    return {"lanes": recipe()}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

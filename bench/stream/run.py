@@ -58,7 +58,7 @@ def run(arguments: argparse.Namespace) -> Report:
         return soak.run(arguments)
     if arguments.calls or arguments.cold:
         if arguments.plot is not None:
-            raise ConfigError("--plot draws the rows of all ways: leave --calls and --cold out")
+            raise ConfigError("--plot draws the ways to clients: leave --calls and --cold out")
         return count_calls(arguments) if arguments.calls else cold.run(arguments)
     worker_core, client_core = choose_cores(arguments.core)
     of_cores = {"worker_core": worker_core, "client_core": client_core}

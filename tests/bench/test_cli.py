@@ -35,7 +35,7 @@ def test_an_invalid_argument_is_refused_in_one_line(
         ("stream --soak 0.1 --every 5", 2, "soak for 1.1 minutes or more, or lower --every"),
         ("soak --minutes 60", 2, "a mode of stream: type `feeder-bench stream --soak MINUTES`"),
         ("stream --batch-size 64", 2, "--batch-size is for --soak MINUTES: give both"),
-        ("stream --calls --plot calls.png", 2, "leave --calls out"),
+        ("stream --calls --plot calls.png", 2, "leave --calls and --cold out"),
         ("pack --kinds tar,zip", 2, "--kinds zip is no kind and no writer: name some of folder, "),
         ("peers --only tfdata,keras", 2, "--only keras is no contender"),
         ("peers {folder}", 3, "holds no JPEGs in class folders"),
