@@ -20,14 +20,31 @@ def take_epoch(
     endpoint: str, dataset: Dataset, recipe: Recipe, *, seed: int = 3, epoch: int = 0
 ) -> list[bytes]:
     """Take an epoch in a session of its own; compare each batch with the one made here."""
-    pixels = []
     with RawClient(endpoint) as client:
-        for index in range(client.hello(recipe, seed=seed).batches):
-            client.want((epoch, index), release=((epoch, index - 1),) if index else ())
-            arrived = client.take((epoch, index))
-            check_batch(dataset, recipe, (epoch, index), arrived, seed=seed)
-            pixels.append(arrived.pixels.tobytes())
+        batches = client.hello(recipe, seed=seed).batches
+        pixels = take_batches(client, batches, dataset, recipe, seed=seed, epoch=epoch)
         client.bye()
+    return pixels
+
+
+def take_batches(
+    client: RawClient,
+    batches: int,
+    dataset: Dataset,
+    recipe: Recipe,
+    *,
+    seed: int,
+    epoch: int,
+    taken: tuple[int, int] | None = None,
+) -> list[bytes]:
+    """Take an epoch's batches, each compared; ``taken`` is what is released first."""
+    pixels = []
+    for index in range(batches):
+        client.want((epoch, index), release=(taken,) if taken else ())
+        taken = epoch, index
+        arrived = client.take(taken)
+        check_batch(dataset, recipe, taken, arrived, seed=seed)
+        pixels.append(arrived.pixels.tobytes())
     return pixels
 
 
@@ -57,10 +74,13 @@ def test_jobs_with_other_seeds_find_all_images_decoded(tmp_path: Path) -> None:
         serve(tmp_path / "dataset", "--decoded-bytes", "auto") as daemon,
         Dataset.open(tmp_path / "dataset") as dataset,
     ):
-        for epoch in range(EPOCHS_TO_FILL):
-            take_epoch(daemon.endpoint, dataset, recipe, seed=1, epoch=epoch)
-            if daemon.counters()["cache_entries"] == SAMPLES:
-                break
+        with RawClient(daemon.endpoint) as client:  # what may be filled is saved up in a session
+            batches = client.hello(recipe, seed=1).batches
+            for epoch in range(EPOCHS_TO_FILL):
+                last = (epoch - 1, batches - 1) if epoch else None
+                take_batches(client, batches, dataset, recipe, seed=1, epoch=epoch, taken=last)
+                if daemon.counters()["cache_entries"] == SAMPLES:
+                    break
         first = daemon.counters()
         assert first["cache_entries"] == SAMPLES, "the first job has filled the cache"
         for seed in (2, 3):
