@@ -43,14 +43,14 @@ from feeder.client.core.prefetch import BatchSequence
 from feeder.client.host_memory import Allocate
 from feeder.errors import ConfigError, DatasetError
 from feeder.plan.epoch import MAX_EPOCH, rank_indices
-from feeder.plan.lanes import resolve_lanes
+from feeder.plan.lanes import resolve_shape
 from feeder.plan.recipe import Recipe
 from feeder.wire.messages import PADDING_SAMPLE_ID
 from trainer_client._epoch import EpochIterator
 from trainer_client._feed import Feed, LoaderOptions, Stage
 from trainer_client._like_dataloader import DatasetInfo, LikeDataLoader, describe_samples
 from trainer_client._ranks import Ranks, RankSource, check_process
-from trainer_client._state import Cursor, LoaderState, check_step, state_recipe
+from trainer_client._state import Cursor, LoaderState, check_step
 from trainer_client._statistics import LoaderStatistics, StepClock, show_progress
 
 AnyBatch = TypeVar("AnyBatch")
@@ -89,7 +89,7 @@ class Loader(LikeDataLoader, Generic[AnyBatch]):
         self._options = options
         self._described = described
         self._open = partial(Feed[AnyBatch], options, stage=stage, allocate=allocate)
-        self._state_recipe = state_recipe(recipe)
+        self._state_recipe = recipe.without_order().fingerprint()
         self._ranks = RankSource(options.rank, options.world_size)
         self._cursor = Cursor()
         self._loaded: LoaderState | None = None  # while its global batch is not checked
@@ -191,9 +191,9 @@ class Loader(LikeDataLoader, Generic[AnyBatch]):
     def load_state_dict(self, state: Mapping[str, object]) -> None:
         """Resume at ``state``, from another loader's ``state_dict``.
 
-        The order is that of the batch size and the lanes that the job began with. If this loader's
-        differ, the session is reopened; ``recipe={"order_batch_size": …, "lanes": …}`` with the
-        state's values avoids that.
+        The order is that of the batch size, lanes and working set that the job began with. If this
+        loader's differ, the session is reopened; ``recipe={"order_batch_size": …, "lanes": …,
+        "working_set": (…["working_set"], …["piece"])}`` with the state's values avoids that.
 
         Raises ConfigError for an invalid state, one of another dataset, recipe or seed, and in a
         loader that has given a batch. A state of another global batch is a ConfigError, too: at
@@ -202,14 +202,16 @@ class Loader(LikeDataLoader, Generic[AnyBatch]):
         self._feed.check_usable()
         parsed = LoaderState.parse(state)
         here = self._state(Ranks(0, 1))
-        parsed.check_order(here, former=self._feed.welcome.former)
-        resolve_lanes(parsed.lanes, self.dataset.samples, parsed.order_batch_size)  # or ConfigError
+        parsed.check_order(here)
+        resolve_shape(
+            self.dataset.samples, shuffle=self.recipe.shuffle, **parsed.order
+        )  # or ConfigError
         if self._ranks.fixed is not None:
             parsed.check_global_batch(self._state(self._ranks.peek()))
             check_step(parsed.position, len(self))
         self._cursor.load(parsed.position)
         self._loaded = parsed
-        if (parsed.order_batch_size, parsed.lanes) != (here.order_batch_size, here.lanes):
+        if parsed.order != here.order:
             self._reopen(parsed)
         self._fetch_ahead()
 
@@ -255,13 +257,15 @@ class Loader(LikeDataLoader, Generic[AnyBatch]):
     # --- Inside -------------------------------------------------------------------------------
 
     def _state(self, ranks: Ranks) -> LoaderState:
-        recipe, dataset = self.recipe, self.dataset
+        recipe, dataset, welcome = self.recipe, self.dataset, self._feed.welcome
         return LoaderState(
             **self._cursor.at._asdict(),
             world_size=ranks.world_size,
             batch_size=recipe.batch_size,
             order_batch_size=recipe.order_batch_size,
-            lanes=resolve_lanes(recipe.lanes, dataset.samples, recipe.order_batch_size),
+            lanes=welcome.lanes,
+            working_set=welcome.working_set,
+            piece=welcome.piece,
             seed=self._options.seed,
             dataset=dataset.name,
             fingerprint=dataset.fingerprint,
@@ -294,12 +298,15 @@ class Loader(LikeDataLoader, Generic[AnyBatch]):
 
     def _log_plan(self) -> None:
         ranks, counters = self._ranks.peek(), self._feed.counters()
+        welcome = self._feed.welcome
+        lanes = f"{welcome.lanes:,} lane{'s' * (welcome.lanes != 1)}"
         feeders, copied = counters["feeders"], counters["copied_because"]
         way = "read in place" if copied is None else f"copied over the socket ({copied})"
         _log.info(
             f"rank {ranks.rank} of {ranks.world_size}: {len(self):,} steps an epoch, "
             f"{self.batch_size} x {self._described}; {self.samples:,} "
-            f"{describe_samples(self.dataset)} in dataset {self.dataset.name}; recipe "
+            f"{describe_samples(self.dataset)} in dataset {self.dataset.name}; {lanes}, "
+            f"working set {welcome.working_set:,} samples; recipe "
             f"{self.recipe.fingerprint()}; {feeders} feeder{'s' * (feeders != 1)}, batches are "
             f"{way}"
         )
@@ -341,9 +348,7 @@ class Loader(LikeDataLoader, Generic[AnyBatch]):
     def _reopen(self, loaded: LoaderState) -> None:
         """Open another session, for the order of a job that began with another batch size."""
         self._feed.close()
-        recipe = msgspec.structs.replace(
-            self.recipe, order_batch_size=loaded.order_batch_size, lanes=loaded.lanes
-        )
+        recipe = msgspec.structs.replace(self.recipe, **loaded.order)
         vars(self)["recipe"] = recipe  # past the refusal to set it
         self._feed = self._open(recipe, ranks=self._ranks.known)
         content = self._feed.welcome.content

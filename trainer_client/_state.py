@@ -5,9 +5,10 @@ A state is a flat dict of integers and strings, under 1 KB as JSON, made in cons
     version                        of this dict
     epoch, step                    the next batch: step ``step`` of epoch ``epoch``, of every rank
     world_size, batch_size         their product, the global batch, must not change on resume
-    order_batch_size, lanes, seed  with the dataset, they determine the order of every epoch
+    order_batch_size, lanes,
+    working_set, piece, seed       with the dataset, they determine the order of every epoch
     dataset, fingerprint           name and content fingerprint of the dataset
-    recipe                         fingerprint of the recipe without its batch sizes and lanes
+    recipe                         fingerprint of the recipe without what decides the order
 
 Invariant: every position has one form, since ``step`` is below the number of steps: after an
 epoch's last step comes step 0 of the next. All ranks take the same steps, so they have the same
@@ -15,7 +16,7 @@ state; only ``world_size`` and ``batch_size`` depend on their number.
 """
 
 from collections.abc import Mapping
-from typing import Annotated, Final, NamedTuple, Self
+from typing import Annotated, Any, Final, NamedTuple, Self
 
 import msgspec
 from msgspec import Meta
@@ -23,10 +24,10 @@ from msgspec import Meta
 from feeder.errors import ConfigError
 from feeder.plan.epoch import MAX_EPOCH
 from feeder.plan.lanes import LANES_LIMIT
-from feeder.plan.recipe import MAX_BATCH_SIZE, Recipe
+from feeder.plan.recipe import MAX_BATCH_SIZE
+from feeder.wire.messages import SampleCount
 
-STATE_VERSION: Final = 3  # increment when the meaning of a key changes
-_OLDEST_VERSION: Final = 2  # its fingerprint is that of a dataset before ``feeder repack``
+STATE_VERSION: Final = 4  # increment when the meaning of a key changes
 
 _BatchSize = Annotated[int, Meta(ge=1, le=MAX_BATCH_SIZE)]
 _Name = Annotated[str, Meta(min_length=1, max_length=128)]
@@ -129,7 +130,9 @@ class LoaderState(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     batch_size: _BatchSize
     order_batch_size: _BatchSize
     lanes: Annotated[int, Meta(ge=1, le=LANES_LIMIT)]
-    """Their number, also where the recipe leaves it to the dataset's size."""
+    """Their number, also where the recipe leaves it to the dataset's size; likewise the next."""
+    working_set: SampleCount
+    piece: SampleCount
     seed: Annotated[int, Meta(ge=0)]
     dataset: _Name
     fingerprint: _Fingerprint
@@ -144,11 +147,11 @@ class LoaderState(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
         if type(version) is not int or version < 1:
             # Its value is not shown: it may be nested as deep as its writer likes.
             raise ConfigError(f"this is no loader state: its version is no number; {_REMEDY}")
-        if not _OLDEST_VERSION <= version <= STATE_VERSION:
+        if version != STATE_VERSION:
             raise ConfigError(
-                f"the state has version {version}, this trainer_client reads {_OLDEST_VERSION} to "
-                f"{STATE_VERSION}: install the version that saved it, or begin the epoch again "
-                "with set_epoch(), without the state"
+                f"the state has version {version}, this trainer_client reads {STATE_VERSION}, "
+                "which has another order of samples: install the version that saved it, or begin "
+                "the epoch again with set_epoch(), without the state"
             )
         try:
             return msgspec.convert(dict(state), cls)
@@ -164,26 +167,31 @@ class LoaderState(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     def to_dict(self) -> dict[str, int | str]:
         return msgspec.structs.asdict(self)
 
-    def check_order(self, loader: "LoaderState", *, former: str) -> None:
-        """Raise ConfigError if a loader with the state ``loader`` has another order of samples.
+    @property
+    def order(self) -> dict[str, Any]:
+        """The fields of a recipe that has this state's order."""
+        return {
+            "order_batch_size": self.order_batch_size,
+            "lanes": self.lanes,
+            "working_set": (self.working_set, self.piece),
+        }
 
-        ``former`` is Welcome.former of its dataset, whose name may differ.
+    def check_order(self, loader: "LoaderState") -> None:
+        """Raise ConfigError if a loader with the state ``loader`` cannot have the same order.
+
+        The name of its dataset may differ.
         """
-        is_older = self.version < STATE_VERSION
-        if self.fingerprint != (former if is_older else loader.fingerprint):
-            served = f"{loader.dataset!r} with {loader.fingerprint}"
-            if is_older:
-                served += ", which was not repacked from it (`feeder repack`)"
+        if self.fingerprint != loader.fingerprint:
             raise ConfigError(
                 f"the state is of dataset {self.dataset!r} with fingerprint {self.fingerprint}, "
-                f"this loader has {served}: serve the dataset that the job began with, or start "
-                "over without the state"
+                f"this loader has {loader.dataset!r} with {loader.fingerprint}: serve the dataset "
+                "that the job began with, or start over without the state"
             )
         if self.recipe != loader.recipe:
             raise ConfigError(
                 f"the state is of a recipe with fingerprint {self.recipe}, this loader's has "
-                f"{loader.recipe} (batch sizes and lanes aside): pass split, image_size and recipe "
-                "as in the job that saved it"
+                f"{loader.recipe} (its order aside): pass split, image_size and recipe as in the "
+                "job that saved it"
             )
         if self.seed != loader.seed:
             raise ConfigError(
@@ -204,11 +212,3 @@ class LoaderState(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
                 f"batch_size {self.batch_size}), but this loader has world_size "
                 f"{loader.world_size} and batch_size {loader.batch_size}: {remedy}"
             )
-
-
-def state_recipe(recipe: Recipe) -> str:
-    """Return the fingerprint of a recipe without its batch sizes, which may change, and lanes.
-
-    The recipe's lanes may be 0, which stands for a number that depends on the batch size.
-    """
-    return msgspec.structs.replace(recipe, batch_size=1, order_batch_size=1, lanes=0).fingerprint()

@@ -108,7 +108,11 @@ class Lanes:
     """The recipe of a cluster's job, and the lanes of its batches, by the product's own plan."""
 
     def __init__(self, cluster: Cluster) -> None:
-        self.layout = ShardLayout(samples=cluster.samples, shards=cluster.shards)
+        self.layout = ShardLayout(
+            samples=cluster.samples,
+            shards=cluster.shards,
+            size_bytes=cluster.samples * cluster.image_bytes,
+        )
         self.recipe = Recipe.for_split(
             "train",
             batch_size=cluster.batch_size,
@@ -119,7 +123,7 @@ class Lanes:
             lambda epoch: self.recipe.plan_epoch(self.layout, seed=SEED, epoch=epoch)
         )
         plan = self._plan(0)
-        self.count, self.batches = plan.lanes, plan.batches  # of every epoch
+        self.count, self.batches = plan.shape.lanes, plan.batches  # of every epoch
 
     def lane_of(self, key: BatchKey) -> int | None:
         """Return the lane of a batch; None if it is made of left-overs of all lanes."""

@@ -46,8 +46,10 @@ _DISTINCT: Final = 512  # images, which are repeated: to draw and to pack them t
 def orders(limit_bytes: int) -> dict[str, Recipe]:
     """Return recipes by what rows call their order; the first is the baseline of the others."""
     recipe = partial(Recipe.for_split, "train", batch_size=BATCH_SIZE, image_size=IMAGE_SIZE)
-    # With the order, also "pieces": recipe(working_set=limit_bytes // 2)
-    return {"lanes": recipe()}
+    return {
+        "lanes": recipe(working_set=round(limit_bytes / MEMORY_SHARE) + 1),  # all of the dataset
+        "pieces": recipe(working_set=limit_bytes // 2),
+    }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -21,7 +21,7 @@ from typing import Final, NoReturn
 
 import zmq
 
-from feeder.plan.lanes import resolve_lanes
+from feeder.plan.lanes import resolve_shape
 from feeder.process.child import die_with_parent, python_command
 from feeder.wire.messages import (
     Chunk,
@@ -164,7 +164,14 @@ def _serve(count: int) -> NoReturn:
 
 def _welcome(number: int, session: int, hello: Hello) -> Welcome:
     recipe = hello.recipe
+    shape = resolve_shape(
+        _SAMPLES,
+        order_batch_size=recipe.order_batch_size,
+        shuffle=recipe.shuffle,
+        lanes=recipe.lanes,
+    )
     return Welcome(
+        **shape._asdict(),
         session=session,
         dataset=hello.dataset,
         content="stand-in",
@@ -173,7 +180,6 @@ def _welcome(number: int, session: int, hello: Hello) -> Welcome:
         samples=_SAMPLES,
         batches=_SAMPLES // recipe.batch_size,
         shards=1,
-        lanes=resolve_lanes(recipe.lanes, _SAMPLES, recipe.order_batch_size),
         window=min(hello.window, _WINDOW),
         chunk_images=recipe.batch_size,
         node=f"stand-in-{number}/0",

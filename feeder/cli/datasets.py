@@ -53,8 +53,7 @@ def add_parsers(subparsers: "argparse._SubParsersAction[Any]") -> None:
         help="convert a dataset of the previous format to the current one",
         description="Convert OLD, a dataset of the previous format (shard format 2), to the "
         "dataset NEW of the current one without loss: the same images, labels, names and order. "
-        "Jobs that were trained with OLD resume with NEW. OLD stays as it is. After an "
-        "interruption the same command resumes.",
+        "OLD stays as it is. After an interruption the same command resumes.",
     )
     repack.add_argument("old", type=Path, metavar="OLD", help="dataset to convert")
     repack.add_argument("new", type=Path, metavar="NEW", help="folder of the dataset, new or empty")

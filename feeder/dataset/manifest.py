@@ -74,8 +74,8 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     content: Annotated[str, Meta(pattern=r"^[0-9a-f]{32}\Z")]
     """The content fingerprint (``feeder.dataset.content``)."""
     former: Annotated[str, Meta(pattern=r"^([0-9a-f]{32})?\Z")] = ""
-    """The fingerprint of the version 3 dataset that ``feeder repack`` read, which states of jobs
-    have; empty where a source was packed."""
+    """The fingerprint of the version 3 dataset that ``feeder repack`` read; empty where a source
+    was packed."""
     fingerprint: str = ""
 
     @property

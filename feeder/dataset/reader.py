@@ -134,10 +134,22 @@ class ShardReader:
         return rows
 
     def read_ahead(self, offset: int, size_bytes: int) -> None:
-        """Request read-ahead of these bytes into the page cache; does not wait for them."""
+        """Request read-ahead of these bytes into the page cache; does not wait for them.
+
+        If many, and the middle one is there, all are taken to be: requests would cost 0.5 % of
+        decoding. At either end may be a page that is there for what is beside it.
+        """
+        if size_bytes > _READ_AHEAD_BYTES and self._is_cached(offset + size_bytes // 2):
+            return
         for start in range(offset, offset + size_bytes, _READ_AHEAD_BYTES):
             part = min(_READ_AHEAD_BYTES, offset + size_bytes - start)
             os.posix_fadvise(self._descriptor, start, part, os.POSIX_FADV_WILLNEED)
+
+    def _is_cached(self, offset: int) -> bool:
+        try:
+            return os.preadv(self._descriptor, [bytearray(1)], offset, os.RWF_NOWAIT) == 1
+        except OSError:  # it is not, or the file system does not tell
+            return False
 
     def drop(self, offset: int, size_bytes: int) -> None:
         """Drop these bytes from the page cache, except for pages that hold others as well."""

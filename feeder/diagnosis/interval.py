@@ -68,6 +68,8 @@ class ClientInterval:
         self.is_lent = done.is_lent
         self.is_local = done.is_local
         self.window = done.window
+        self.lanes = done.lanes
+        self.working_set_bytes = done.working_set_bytes
         self.wanted = done.wanted
         self.images_a_s = rate(done.images)
         self.bytes_a_s = rate(done.sent_bytes)
@@ -186,6 +188,8 @@ class ClientRow:
         self.wait_share = min(1.0, sum(waits)) if waits else None
         self.cpus = max(client.cpus for client in group)  # of one process, as each node reports it
         self.window = sum(client.window for client in group)
+        self.lanes = group[0].lanes
+        self.working_set_bytes = group[0].working_set_bytes
         self.wanted = sum(client.wanted for client in group)
 
 

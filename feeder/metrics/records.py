@@ -102,6 +102,8 @@ class ClientRecord(Struct, kw_only=True):
     """Since the last message of the session that has sent none for longest. 0 for clients that send
     no pings, which may be silent for any time."""
     window: Total = gauge()  # batches that it may have in flight
+    lanes: Total = gauge(merge=max)  # of its recipe's order, like the next
+    working_set_bytes: Total = gauge(merge=max)
     wanted: Total = gauge()  # batches requested and not released
     images: Total = counter()
     batches: Total = counter()

@@ -109,7 +109,6 @@ def describe_dataset(dataset: Dataset) -> ServedDataset:
         )
     return ServedDataset(
         content=dataset.content,
-        former=dataset.manifest.former,
         classes=classes,
         layout=dataset.layout,
         labels=dataset.labels,

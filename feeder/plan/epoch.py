@@ -1,17 +1,16 @@
 """The order of an epoch: which samples make batch ``index``, as pure arithmetic.
 
-    lane 0: samples 0 …  ── permuted with key (seed, epoch, lane) ── cut: B B B B │ leftovers
-    lane 1: … the next   ── permuted …                            ── cut: B B B   │ leftovers
+    lane 0: samples 0 …  ── in an order of its own (``window``) ── cut: B B B B │ leftovers
+    lane 1: … the next   ── …                                   ── cut: B B B   │ leftovers
     …
     turn 0: every lane's batch 0, lanes in an order keyed by (seed, epoch, turn)
     turn 1: every lane's batch 1, … (lanes without such a batch are skipped)
     then:   the leftovers of all lanes, permuted together, cut into the last batches
 
 The result is one order of the samples, 0 .. N - 1. It depends on B, the ``order_batch_size`` that
-lanes are cut by, and on the number of lanes (``feeder.plan.lanes``). Batches usually have that
-size; a job that resumes with another world size keeps its global batch and its order, and so
-changes ``batch_size`` only. Batch ``index`` is always the rows from index · ``batch_size`` of that
-order.
+lanes are cut by, and on its shape (``feeder.plan.lanes``). Batches usually have that size; a job
+that resumes with another world size keeps its global batch and its order, and so changes
+``batch_size`` only. Batch ``index`` is always the rows from index · ``batch_size`` of that order.
 
 Invariant: every sample is in exactly one row of exactly one batch of the epoch (padding), or in at
 most one, with fewer than ``batch_size`` samples left out (dropping). All batches but the last are
@@ -20,6 +19,8 @@ host, the world size or numpy's version. Memory is O(lanes).
 """
 
 import enum
+import functools
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
@@ -27,13 +28,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from feeder.errors import ConfigError
-from feeder.plan.lanes import LANES_LIMIT, LaneLayout, OrderShape, resolve_lanes
+from feeder.plan.lanes import LANES_LIMIT, LaneLayout, OrderShape, resolve_shape
 from feeder.plan.permutation import MAX_SIZE, KeyedPermutations, keyed_order
-from feeder.plan.rng import Purpose, derive_key, derive_keys
+from feeder.plan.rng import Purpose, derive_key
+from feeder.plan.window import LaneOrder, Window
 
 MAX_SHARDS: Final = 2**20
 MAX_EPOCH: Final = 2**31 - 1
 MAX_SEED: Final = 2**64 - 1
+
+_LANE_ORDERS_MAX: Final = 256  # some KB each
 
 
 class LastBatch(enum.StrEnum):
@@ -101,11 +105,13 @@ class EpochPlan:
         last_batch: LastBatch,
         order_batch_size: int = 0,
         lanes: int = 0,
+        working_set: int | tuple[int, int] = 0,
     ) -> None:
         """Plan the epoch; ConfigError when a number is out of its range.
 
-        ``order_batch_size`` 0 means ``batch_size``, ``lanes`` 0 as many as the size allows. A
-        dataset smaller than one batch has 0 batches when the last batch is dropped.
+        ``order_batch_size`` 0 means ``batch_size``; for ``lanes`` and ``working_set`` see
+        ``resolve_shape``. A dataset smaller than one batch has 0 batches when the last batch is
+        dropped.
         """
         _check_range("plan", "batch_size", batch_size, 1, MAX_SIZE)
         _check_range("plan", "order_batch_size", order_batch_size, 0, MAX_SIZE)
@@ -122,28 +128,39 @@ class EpochPlan:
         padding = batch_size - 1 if last_batch == LastBatch.PAD else 0
         self.batches = (layout.samples + padding) // batch_size
 
-        self.lanes = resolve_lanes(lanes, layout.samples, self.order_batch_size)
-        self.shape = OrderShape(self.lanes, layout.samples, 1)  # replaced by the order
-        lane_layout = LaneLayout(
-            samples=layout.samples, lanes=self.lanes, order_batch_size=self.order_batch_size
+        self.shape: OrderShape = resolve_shape(
+            layout.samples,
+            order_batch_size=self.order_batch_size,
+            shuffle=shuffle,
+            lanes=lanes,
+            working_set=working_set,
+            size_bytes=layout.size_bytes,
         )
-        lane_numbers = np.arange(self.lanes, dtype=np.int64)
+        lane_layout = LaneLayout(
+            samples=layout.samples, lanes=self.shape.lanes, order_batch_size=self.order_batch_size
+        )
+        lane_numbers = np.arange(self.shape.lanes, dtype=np.int64)
         self._starts = lane_layout.starts(lane_numbers)
-        sizes = lane_layout.sizes()
-        self._whole_batches = sizes // self.order_batch_size  # (lanes,), those of the order
+        self._sizes = lane_layout.sizes()
+        self._whole_batches = self._sizes // self.order_batch_size  # (lanes,), those of the order
         self._stages = _plan_stages(self._whole_batches)
         # Cache of one turn's lane order, which chunks and neighbouring batches use again.
         self._last_turn: tuple[int, NDArray[np.int64]] = (-1, np.zeros(0, dtype=np.int64))
         # The leftovers begin at this position of the epoch's order.
         self._lane_rows = int(self._whole_batches.sum()) * self.order_batch_size
-        leftovers = sizes - self._whole_batches * self.order_batch_size
+        leftovers = self._sizes - self._whole_batches * self.order_batch_size
         self._leftover_starts = np.cumsum(leftovers) - leftovers  # (lanes,), among all leftovers
-        lane_keys = derive_keys(derive_key(Purpose.LANE_ORDER, seed, epoch), lane_numbers)
-        self._permute_lanes = KeyedPermutations(sizes, lane_keys)
+        # Chunks and neighbouring turns use the same ones again.
+        self._lane_order = functools.lru_cache(_LANE_ORDERS_MAX)(self._make_lane_order)
         self._permute_leftovers = KeyedPermutations(
-            np.array([leftovers.sum()], dtype=np.int64),
+            max(1, int(leftovers.sum())),
             np.array([derive_key(Purpose.LEFTOVER_ORDER, seed, epoch)], dtype=np.uint64),
         )
+
+    @property
+    def working_set_bytes(self) -> int:
+        """The working set's part of the dataset's bytes."""
+        return self.shape.working_set * self.layout.size_bytes // self.layout.samples
 
     def lane(self, index: int) -> int | None:
         """Return the lane of the batch's first sample, None if that sample is a leftover.
@@ -173,30 +190,84 @@ class EpochPlan:
         return self._find_samples(before + first, before + max(first, stop))
 
     def pieces_ahead(self, index: int) -> list[tuple[int, int]]:
-        return []  # replaced by the order
+        """Return the pieces, as first sample id and end, that the next batch of this batch's lane
+        needs and the lane has not needed so far; from its first batch on, that one's too.
+
+        Whoever makes a batch may have them read meanwhile. None where a lane is permuted as a
+        whole. A batch that is not of ``order_batch_size`` counts for those of the order that begin
+        in it.
+        """
+        ranges = []
+        for lane, turn in self._order_batches(index):
+            size = int(self._sizes[lane])
+            begin = min((turn + 1) * self.order_batch_size, size) if turn else 0
+            end = min((turn + 2) * self.order_batch_size, size)
+            if not self.shuffle:
+                ranges += self._unshuffled(lane, begin, end)
+            elif not (order := self._lane_order(lane)).is_whole:
+                entered = order.count_entered(begin - 1) if begin else 0
+                ranges += order.piece_ranges(entered, order.count_entered(end - 1))
+        return ranges
 
     def pieces_behind(self, index: int) -> list[tuple[int, int]]:
-        return []  # replaced by the order
+        """Return the pieces, as first sample id and end, that were used up by the last batch but
+        one of this batch's lane, and not by an earlier one.
+
+        No later batch of the epoch needs them. None where a lane is permuted as a whole.
+        """
+        ranges = []
+        for lane, turn in self._order_batches(index):
+            begin, end = (max(0, turn - before) * self.order_batch_size for before in (2, 1))
+            if not self.shuffle:
+                ranges += self._unshuffled(lane, begin, end)
+            elif not (order := self._lane_order(lane)).is_whole:
+                ranges += order.piece_ranges(order.count_used_up(begin), order.count_used_up(end))
+        return ranges
+
+    def _unshuffled(self, lane: int, begin: int, end: int) -> list[tuple[int, int]]:
+        start = int(self._starts[lane])
+        return [(start + begin, start + end)] if begin < end else []
+
+    def _order_batches(self, index: int) -> Iterator[tuple[int, int]]:
+        """Yield lane and turn of the batches of the order that begin in a batch."""
+        self._check_index(index)
+        first, size = index * self.batch_size, self.order_batch_size
+        stop = min(first + self.batch_size, self._lane_rows)
+        for order_index in range(-(-first // size), -(-stop // size)):
+            yield self._find_turn(order_index)
+
+    def _make_lane_order(self, lane: int) -> LaneOrder:
+        size = int(self._sizes[lane])
+        return LaneOrder(
+            first=int(self._starts[lane]),
+            size=size,
+            piece=self.shape.piece,
+            window=Window.for_lane(size, self.shape, self.layout.samples, self.order_batch_size),
+            key=derive_key(Purpose.LANE_ORDER, self.seed, self.epoch, lane),
+        )
 
     def _find_samples(self, start: int, stop: int) -> NDArray[np.int64]:
         """Return the sample ids at start .. stop - 1 of the epoch's order."""
-        positions = np.arange(start, stop, dtype=np.int64)  # in the epoch, then in the lanes
-        lanes = np.empty_like(positions)
-        at = start
-        while at < min(stop, self._lane_rows):  # one whole batch of a lane after the other
+        ids = np.empty(stop - start, dtype=np.int64)
+        at, end = start, min(stop, self._lane_rows)
+        while at < end:  # one whole batch of a lane after the other
             order_index, row = divmod(at, self.order_batch_size)
-            end = min(stop, at - row + self.order_batch_size)
-            here = slice(at - start, end - start)
+            rows = min(end - at, self.order_batch_size - row)
             lane, turn = self._find_turn(order_index)
-            lanes[here] = lane
-            positions[here] += turn * self.order_batch_size - (at - row)
-            at = end
+            first = turn * self.order_batch_size + row
+            ids[at - start : at - start + rows] = self._in_lane(lane, first, first + rows)
+            at += rows
         if at < stop:
-            rest = slice(at - start, None)
-            lanes[rest], positions[rest] = self._find_leftovers(positions[rest] - self._lane_rows)
+            offsets = np.arange(at - self._lane_rows, stop - self._lane_rows, dtype=np.int64)
+            ids[at - start :] = self._find_leftovers(offsets)
+        return ids
+
+    def _in_lane(self, lane: int, first: int, stop: int) -> NDArray[np.int64]:
+        """Return the sample ids at positions first .. stop - 1 of a lane."""
         if self.shuffle:
-            positions = self._permute_lanes(lanes, positions)
-        return self._starts[lanes] + positions
+            return self._lane_order(lane).samples(first, stop)
+        start = int(self._starts[lane])
+        return np.arange(start + first, start + stop, dtype=np.int64)
 
     def _check_index(self, index: int) -> None:
         if not 0 <= index < self.batches:
@@ -218,16 +289,18 @@ class EpochPlan:
             self._last_turn = (turn, lanes)  # one assignment: threads may share the plan
         return int(lanes[position]), turn
 
-    def _find_leftovers(
-        self, offsets: NDArray[np.int64]
-    ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Return the lanes, and the positions in them, of the leftovers at ``offsets``."""
+    def _find_leftovers(self, offsets: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the sample ids of the leftovers at ``offsets``."""
         if self.shuffle:
             offsets = self._permute_leftovers(np.zeros_like(offsets), offsets)
         lanes = np.searchsorted(self._leftover_starts, offsets, side="right") - 1
-        positions = self._whole_batches[lanes] * self.order_batch_size
-        positions += offsets - self._leftover_starts[lanes]
-        return lanes, positions
+        ids = np.empty_like(offsets)
+        for lane in np.unique(lanes).tolist():
+            here = lanes == lane
+            first = int(self._whole_batches[lane]) * self.order_batch_size
+            rest = self._in_lane(lane, first, int(self._sizes[lane]))
+            ids[here] = rest[offsets[here] - self._leftover_starts[lane]]
+        return ids
 
 
 def steps_per_rank(batches: int, world_size: int, last_batch: LastBatch) -> int:

@@ -8,12 +8,13 @@ the function is. Values outside range(n) are permuted again until they fall insi
 same source); since a * b - n < a this is rare, one value in about sqrt(n).
 
 A Feistel network is visibly biased for small ranges, such as the 120 orders of 5 values. Ranges of
-up to 256 are sorted by mixed keys instead, which is fair for every size.
+up to 64 are sorted by mixed keys instead, which is fair for every size.
 
-Invariant: integer arithmetic on uint64 only (and one square root, exactly rounded by IEEE 754).
-Only sizes and keys are stored: 14 million samples cost the same memory as 14.
+Invariant: integer arithmetic on uint64 only.
+Besides small tables, only sizes and keys are stored: 14 million samples cost the memory of 65.
 """
 
+from math import isqrt
 from typing import Final
 
 import numpy as np
@@ -28,64 +29,54 @@ from feeder.plan.rng import (
 )
 
 MAX_SIZE: Final = 2**48  # far above any dataset; a half (24 bits) + 48 random bits fit in 64
-_SORTED_SIZE: Final = 256
+_SORTED_SIZE: Final = 64
 _ROUNDS: Final = 6  # four make a strong pseudorandom permutation (Luby, Rackoff 1988); two to spare
 _SHIFT_32: Final = np.uint64(32)
 _SHIFT_16: Final = np.uint64(16)
-_ONE: Final = np.uint64(1)
-_LARGEST: Final = np.uint64(2**64 - 1)
 
 
 class KeyedPermutations:
-    """One permutation of range(size) for each (size, key); immutable, a few words for each."""
+    """A permutation of range(size) for each key; immutable."""
 
-    def __init__(self, sizes: NDArray[np.int64], keys: NDArray[np.uint64]) -> None:
-        """Take ``sizes`` int64 (m,) in 0 .. MAX_SIZE and ``keys`` uint64 (m,), m >= 1."""
-        columns = np.maximum(np.sqrt(sizes.astype(np.float64)).astype(np.int64), 1)
-        self._sizes = sizes.astype(np.uint64)
-        self._columns = columns.astype(np.uint64)
-        self._rows = (-(-sizes // columns)).astype(np.uint64)
-        self._keys = keys
+    def __init__(self, size: int, keys: NDArray[np.uint64]) -> None:
+        """Take a size 1 .. MAX_SIZE and ``keys`` uint64 (m,)."""
+        self._size = np.uint64(size)
+        self._table: NDArray[np.uint8] | None = None  # (m, size), where that is small
+        if size <= _SORTED_SIZE:
+            mixed = keys[:, np.newaxis] + np.arange(1, size + 1, dtype=np.uint64) * GAMMA_U64
+            # Mixed words differ, as their numbers do: any method of sorting gives the same.
+            self._table = np.argsort(mix64(mixed), axis=1).astype(np.uint8)
+            return
+        columns = isqrt(size)
+        self._columns, self._rows = np.uint64(columns), np.uint64(-(-size // columns))
         counters = np.arange(1, _ROUNDS + 1, dtype=np.uint64) * GAMMA_U64
         self._round_keys = mix64(keys[np.newaxis, :] + counters[:, np.newaxis])  # (_ROUNDS, m)
-        # One choice of method for all rows: the sizes in one plan are alike.
-        self._largest = int(sizes.max())
 
     def __call__(self, which: NDArray[np.int64], positions: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the value at each of ``positions`` of permutation ``which``, int64 (n,).
+        """Return the value at each of ``positions`` of permutation ``which``, int64 (n,) both.
 
-        ``which`` is int64 (n,). Positions are in 0 .. size - 1 of their permutation (unchecked).
+        ``which`` is the number of its key. Positions are in 0 .. size - 1 (unchecked).
         """
-        if self._largest <= _SORTED_SIZE:
-            return self._sort(which, positions)
-        values = self._walk(which, positions.astype(np.uint64))
-        outside = np.flatnonzero(values >= self._sizes[which])
+        if self._table is not None:
+            return self._table[which, positions].astype(np.int64)
+        round_keys = self._round_keys[:, which]
+        values = self._walk(round_keys, positions.astype(np.uint64))
+        outside = np.flatnonzero(values >= self._size)
         while outside.size:
-            again = self._walk(which[outside], values[outside])
+            again = self._walk(round_keys[:, outside], values[outside])
             values[outside] = again
-            outside = outside[again >= self._sizes[which[outside]]]
+            outside = outside[again >= self._size]
         return values.astype(np.int64)
 
-    def _sort(self, which: NDArray[np.int64], positions: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Look ``positions`` up in tables sorted by mixed keys, (distinct ``which``, largest)."""
-        distinct, table_rows = np.unique(which, return_inverse=True)
-        numbers = np.arange(self._largest, dtype=np.uint64)
-        mixed = mix64(self._keys[distinct][:, np.newaxis] + (numbers + _ONE) * GAMMA_U64)
-        mixed[numbers >= self._sizes[distinct][:, np.newaxis]] = _LARGEST  # stable: never first
-        tables = np.argsort(mixed, axis=1, kind="stable")
-        found: NDArray[np.int64] = tables[table_rows, positions]
-        return found
-
-    def _walk(self, which: NDArray[np.int64], values: NDArray[np.uint64]) -> NDArray[np.uint64]:
-        """Apply the Feistel network of the whole grid to ``values`` once."""
-        columns = self._columns[which]
-        rows = self._rows[which]
-        round_keys = self._round_keys[:, which]
-        y, x = np.divmod(values, columns)
+    def _walk(
+        self, round_keys: NDArray[np.uint64], values: NDArray[np.uint64]
+    ) -> NDArray[np.uint64]:
+        """Apply the Feistel network of the whole grid to ``values`` (n,) once."""
+        y, x = np.divmod(values, self._columns)
         for number in range(0, _ROUNDS, 2):
-            x = _shift_half(x, y, round_keys[number], columns)
-            y = _shift_half(y, x, round_keys[number + 1], rows)
-        y *= columns
+            x = _shift_half(x, y, round_keys[number], self._columns)
+            y = _shift_half(y, x, round_keys[number + 1], self._rows)
+        y *= self._columns
         y += x
         return y
 
@@ -99,7 +90,7 @@ def _shift_half(
     half: NDArray[np.uint64],
     other: NDArray[np.uint64],
     round_keys: NDArray[np.uint64],
-    limits: NDArray[np.uint64],
+    limits: np.uint64,
 ) -> NDArray[np.uint64]:
     """Return (half + F(other)) mod limits, F being the upper 48 bits of a two-multiply mixer.
 

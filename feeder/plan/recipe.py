@@ -24,6 +24,7 @@ from feeder.plan.recipe_checks import (
     check_integer,
     check_interval,
     check_probability,
+    check_working_set,
     hint_at_nearest,
 )
 
@@ -72,9 +73,10 @@ _RANGES: Final[dict[str, tuple[Any, ...]]] = {  # the check of each number, and 
     "erasing_ratio": (check_interval, MIN_RATIO, MAX_RATIO),
     "order_batch_size": (check_integer, 0, MAX_BATCH_SIZE),
     "lanes": (check_integer, 0, LANES_LIMIT),
+    "working_set": (check_working_set,),
 }
 _CANONICAL: Final = json.JSONEncoder(sort_keys=True, separators=(",", ":"))
-_FINGERPRINT_VERSION: Final = 1  # raise it when the same fields give other bytes than before
+_FINGERPRINT_VERSION: Final = 2  # raise it when the same fields give other bytes than before
 
 
 class Recipe(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -86,6 +88,10 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         job that resumes with another batch size keeps the order by keeping this.
     lanes: parts of the dataset that take turns in giving batches, the unit of what a feeder caches;
         0 leaves the number to the dataset's size and order_batch_size. It changes the order only.
+    working_set: bytes of the dataset that shuffled batches are drawn from at a time, over all hosts
+        together; 0 means 16 GiB, and 256 MiB a lane where more than 64 lanes are given. A dataset
+        that is no larger is shuffled whole within its lanes. Two numbers are the samples and the
+        samples a piece that bytes stood for, as in a loader's state. It changes the order only.
     image_size: side of the square output, pixels.
     crop: "random-resized" is torchvision's RandomResizedCrop(image_size, scale, ratio); "centre" is
         its Resize(resize_size) followed by CenterCrop(image_size).
@@ -123,6 +129,7 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     batch_size: int
     order_batch_size: int = 0
     lanes: int = 0
+    working_set: int | tuple[int, int] = 0
     image_size: int = 224
     crop: Crop
     scale: tuple[float, float] = (0.08, 1.0)
@@ -204,12 +211,35 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
             last_batch=self.last_batch,
             order_batch_size=self.order_batch_size,
             lanes=self.lanes,
+            working_set=self.working_set,
         )
 
     def fingerprint(self) -> str:
-        """Return 32 hex digits, equal for equal recipes on any machine, else different."""
-        fields = {"version": _FINGERPRINT_VERSION, **msgspec.structs.asdict(self)}
+        """Return 32 hex digits, equal for equal recipes on any machine, else different.
+
+        Fields at their defaults are no part of it, so a field that is new keeps it as it was.
+        """
+        fields = msgspec.structs.asdict(self)
+        if self.order_batch_size == self.batch_size:
+            del fields["order_batch_size"]
+        for name, default in _DEFAULTS.items():
+            if fields.get(name) == default:
+                del fields[name]
+        fields["version"] = _FINGERPRINT_VERSION
         return hashlib.blake2b(_CANONICAL.encode(fields).encode(), digest_size=16).hexdigest()
+
+    def without_order(self) -> Self:
+        """Return the recipe without what decides in which batch a sample is."""
+        return msgspec.structs.replace(
+            self, batch_size=1, order_batch_size=1, lanes=0, working_set=0
+        )
+
+
+_DEFAULTS: Final = {
+    field.name: field.default
+    for field in msgspec.structs.fields(Recipe)
+    if field.default is not msgspec.NODEFAULT
+}
 
 
 def parse_field(text: str) -> tuple[str, object]:

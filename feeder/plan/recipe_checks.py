@@ -11,8 +11,10 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Final, SupportsIndex, TypeGuard
 
 from feeder.errors import ConfigError
+from feeder.plan.permutation import MAX_SIZE
 
 MAX_FACTOR: Final = 10.0  # of brightness, contrast, saturation
+MAX_BYTES: Final = 2**60
 MAX_HUE: Final = 0.5  # half a turn of the colour circle; further turns repeat
 
 _BRIEF: Final = reprlib.Repr()
@@ -51,6 +53,14 @@ def check_integer(name: str, value: object, low: int, high: int) -> int:
     if not low <= number <= high:
         raise ConfigError(f"recipe: {name} must be {allowed}, got {_show(value)}")
     return number
+
+
+def check_working_set(name: str, value: object) -> int | tuple[int, int]:
+    """Return bytes, a whole number, or two: samples and samples a piece."""
+    if isinstance(value, tuple | list) and len(value) == 2:
+        samples, piece = (check_integer(name, each, 1, MAX_SIZE) for each in value)
+        return samples, piece
+    return check_integer(name, value, 0, MAX_BYTES)
 
 
 def check_probability(name: str, value: object) -> float:

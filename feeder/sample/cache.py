@@ -35,9 +35,9 @@ from feeder.sample.cache_plan import FillAllowance
 
 NON_RANDOM_FIELDS: Final = frozenset(
     {
-        *("split", "batch_size", "order_batch_size", "lanes", "shuffle", "last_batch"),
-        *("image_size", "resize_size", "crop", "scale", "ratio", "flip_probability"),
-        *("dct_scaling", "interpolation", "packing"),
+        *("split", "batch_size", "order_batch_size", "lanes", "working_set", "shuffle"),
+        *("last_batch", "image_size", "resize_size", "crop", "scale", "ratio"),
+        *("flip_probability", "dct_scaling", "interpolation", "packing"),
     }
 )
 """Fields of a recipe without random effect if the crop is central and the flip certain."""
@@ -201,13 +201,7 @@ class PackedRows(_Part):
     def __init__(self, cache: DecodedCache, content: str, recipe: Recipe, share: float) -> None:
         # How rows are put into batches does not affect their bytes.
         rows = msgspec.structs.replace(
-            recipe,
-            split="val",
-            batch_size=1,
-            order_batch_size=1,
-            lanes=0,
-            shuffle=False,
-            last_batch=LastBatch.PAD,
+            recipe.without_order(), split="val", shuffle=False, last_batch=LastBatch.PAD
         )
         super().__init__(cache, f"rows of {content} by {rows.fingerprint()}", share)
 

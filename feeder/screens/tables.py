@@ -13,7 +13,7 @@ from feeder.diagnosis.interval import (
     NodeInterval,
     WorkerInterval,
 )
-from feeder.metrics.figures import count, duration, rate
+from feeder.metrics.figures import count, duration, rate, size
 from feeder.metrics.report import HostReport
 from feeder.screens.sheet import Cell, Column, Sheet, percent, printable
 
@@ -73,6 +73,7 @@ def draw_clients(clients: Sequence[ClientRow], host: HostInterval, sheet: Sheet)
     by_dataset = clients if len(host.report.datasets) > 1 else ()
     by_node = clients if len(host.report.nodes) > 1 else ()
     windows = [client if client.window else None for client in clients]
+    orders = [client if client.lanes else None for client in clients]
     waits = [(c.wait_share, "yellow" if (c.wait_share or 0.0) > WAITS_ONE else "") for c in clients]
     bars = [sheet.glyphs.bar(w, _BAR_CELLS, style or "cyan") if w else "" for w, style in waits]
     return sheet.table(
@@ -84,9 +85,16 @@ def draw_clients(clients: Sequence[ClientRow], host: HostInterval, sheet: Sheet)
         Column("waits", [Text(_name_wait(wait), style) for wait, style in waits]),
         Column("", bars, **_BAR, rank=6),
         _column("wanted", windows, lambda c: f"{c.wanted} of {c.window}", rank=2),
+        _column("drawn from", orders, _name_order, rank=5),
         _column("CPUs", clients, lambda c: f"{c.cpus:.1f}" if c.cpus >= 0.05 else "", rank=4),
         _column("batches", clients, lambda c: transport(c.lent_share), is_left=True, rank=2),
     )
+
+
+def _name_order(client: ClientRow) -> str:
+    """The lanes of its batches, and their working set."""
+    lanes = f"{count(client.lanes)} lane{'s' * (client.lanes != 1)}"
+    return f"{lanes}, {size(client.working_set_bytes)}"
 
 
 def _name_wait(share: float | None) -> str:

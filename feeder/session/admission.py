@@ -56,8 +56,7 @@ class ServedDataset:
     """The facts about a dataset that sessions need."""
 
     content: str
-    """The manifest's; likewise ``former``."""
-    former: str = ""
+    """The manifest's."""
     classes: tuple[str, ...]
     layout: ShardLayout
     labels: LabelSpec = INDEX_LABELS

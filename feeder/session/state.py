@@ -169,6 +169,8 @@ class Session:
             is_lent=False,
             is_local=arrival.is_local,
             window=layout.slots,
+            lanes=plan.shape.lanes,
+            working_set_bytes=plan.working_set_bytes,
         )
         self.last_message_s = now_s
         self.slot_times = SlotTimes(layout.slots, now_s)

@@ -248,16 +248,15 @@ class SessionTable(Filling):
             session=session.number,
             dataset=session.dataset,
             content=dataset.content,
-            former=dataset.former,
             recipe_fingerprint=session.kind[1],
             classes=dataset.classes,
             labels=dataset.labels,
             samples=dataset.layout.samples,
             batches=session.plan.batches,
             shards=dataset.layout.shards,
-            lanes=session.plan.lanes,
             window=session.layout.slots,
             chunk_images=session.chunk_images,
+            **session.plan.shape._asdict(),
             **self.identity.asdict(),
         )
         self._send(session.peer, welcome)

@@ -41,9 +41,10 @@ from feeder.errors import ConfigError, ProtocolError
 from feeder.metrics.report import VERDICT_CHARS_MAX, HostReport
 from feeder.plan.epoch import MAX_EPOCH, MAX_SHARDS
 from feeder.plan.labels import INDEX_LABELS, LabelSpec
+from feeder.plan.lanes import LANES_LIMIT
 from feeder.plan.recipe import MAX_BATCH_SIZE, Recipe
 
-PROTOCOL_VERSION: Final = 6
+PROTOCOL_VERSION: Final = 7
 MAGIC: Final = b"FDR"
 MAX_HEADER_BYTES: Final = 64 * 1024  # of any frame from a client
 MAX_NODE_HEADER_BYTES: Final = 16 * 1024 * 1024  # a Welcome carries all class names
@@ -80,6 +81,7 @@ SourceNames = Annotated[
     Meta(min_length=1, max_length=MAX_NAMES),
 ]
 Duration = Annotated[float, Meta(ge=0, le=1e12)]
+SampleCount = Annotated[int, Meta(ge=1, le=SAMPLES_LIMIT)]
 Window = Annotated[int, Meta(ge=1, le=MAX_WINDOW)]
 Name = Annotated[str, Meta(min_length=1, max_length=128, pattern=_NO_CONTROLS)]
 JobName = Annotated[str, Meta(max_length=128, pattern=_NO_CONTROLS)]
@@ -235,23 +237,23 @@ class NodeIdentity(_Message, frozen=True, kw_only=True):
 class Welcome(NodeIdentity, frozen=True, kw_only=True):
     """Grants a session: describes the dataset, the client's window and the node process.
 
-    ``content`` is the dataset's content fingerprint (``feeder.dataset.content``), ``former`` what
-    states of jobs have that began before it was repacked, or "". ``lanes`` is the recipe's number
-    of them, or what its 0 stands for (``feeder.plan.lanes``).
+    ``content`` is the dataset's content fingerprint (``feeder.dataset.content``). ``lanes``,
+    ``working_set`` and ``piece`` are what the recipe's fields stand for (``OrderShape``).
     ``chunk_images`` is the most rows of a chunk, which may begin at any row of its batch.
     """
 
     session: U64
     dataset: Name
     content: Name
-    former: Annotated[str, Meta(max_length=128, pattern=_NO_CONTROLS)] = ""
     recipe_fingerprint: Name
     classes: Annotated[tuple[Text, ...], Meta(max_length=MAX_CLASSES)]
     labels: LabelSpec = INDEX_LABELS
-    samples: Annotated[int, Meta(ge=1, le=2**48)]
+    samples: SampleCount
     batches: Count
     shards: Annotated[int, Meta(ge=1, le=MAX_SHARDS)]
-    lanes: Annotated[int, Meta(ge=1, le=MAX_SHARDS)]
+    lanes: Annotated[int, Meta(ge=1, le=LANES_LIMIT)]
+    working_set: SampleCount
+    piece: SampleCount
     window: Window
     chunk_images: Annotated[int, Meta(ge=1, le=MAX_BATCH_SIZE)]
 

@@ -73,6 +73,8 @@ _STATE = LoaderState(
     batch_size=32,
     order_batch_size=256,
     lanes=512,
+    working_set=156_180,
+    piece=64,
     seed=7,
     dataset="imagenet",
     fingerprint="f" * 32,
@@ -82,7 +84,7 @@ _STATE = LoaderState(
 
 def _read_state(state: Any) -> LoaderState:
     parsed = LoaderState.parse(state)
-    parsed.check_order(_STATE, former=_STATE.fingerprint)
+    parsed.check_order(_STATE)
     parsed.check_global_batch(_STATE)
     return parsed
 

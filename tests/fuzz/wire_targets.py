@@ -58,7 +58,6 @@ CLIENT_MESSAGES = (
 )
 NODE_MESSAGES = (
     welcome(
-        former="e",
         siblings=(("ipc:///n",), ("ipc:///n.1", "tcp://127.0.0.1:6001")),
         libraries={"x": "y"},
     ),

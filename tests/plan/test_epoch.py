@@ -2,6 +2,7 @@
 
 import hashlib
 import os
+import re
 import subprocess
 import sys
 import tracemalloc
@@ -21,11 +22,12 @@ from feeder.plan.crop import plan_crops
 from feeder.plan.epoch import EpochPlan, LastBatch, ShardLayout, rank_indices, steps_per_rank
 from feeder.plan.lanes import (
     BATCHES_A_LANE,
+    GLOBAL_SAMPLES,
     LANES_LIMIT,
     LANES_MAX,
+    UNSHUFFLED_BATCHES_A_LANE,
     LaneLayout,
-    choose_lanes,
-    resolve_lanes,
+    resolve_shape,
 )
 from feeder.plan.permutation import MAX_SIZE
 from feeder.plan.recipe import MAX_BATCH_SIZE, Recipe
@@ -33,8 +35,10 @@ from tests.plan.fairness import chi_square_z
 
 # If these change, running jobs cannot resume, and old and new nodes make different batches: raise
 # PROTOCOL_VERSION and add a changelog entry.
-ORDER = "9715670e788699cd5189fb543aeee1b8"
+ORDER = "d5f2e31bc238b91f2f7b6c1c5af2f016"
 CROPS = "2d6f18f1553ea5eac06c505f39f711c1"
+
+IMAGE_BYTES = 110_000  # ImageNet's, packed
 
 layouts = st.builds(
     ShardLayout,
@@ -65,24 +69,33 @@ def resize(plan: EpochPlan, batch_size: int, last_batch: LastBatch = LastBatch.P
         shuffle=plan.shuffle,
         last_batch=last_batch,
         order_batch_size=plan.order_batch_size,
-        lanes=plan.lanes,
+        lanes=plan.shape.lanes,
+        working_set=(plan.shape.working_set, plan.shape.piece),
     )
 
 
-def plan_order(layout: ShardLayout, *, lanes: int, batch_size: int, **fields: Any) -> EpochPlan:
-    """The plan with so many lanes, or as many as the samples have batches."""
+def plan_order(
+    layout: ShardLayout, *, lanes: int, batch_size: int, share: float, piece: int, **fields: Any
+) -> EpochPlan:
+    """The plan with so many lanes, or as many as the samples have batches, which hold this share of
+    them besides what two batches need."""
     lanes = min(lanes, max(1, layout.samples // batch_size))
-    return make_plan(layout, lanes=lanes, batch_size=batch_size, last_batch="pad", **fields)
+    least = (lanes or 1) * (2 * batch_size + 5 * piece)
+    held = min(layout.samples, int(layout.samples * share) + least)
+    fields |= {"lanes": lanes, "working_set": (held, piece)}
+    return make_plan(layout, batch_size=batch_size, last_batch="pad", **fields)
 
 
+seeds = {"seed": st.integers(0, 2**64 - 1), "epoch": st.integers(0, 2**31 - 1)}
 orders = st.builds(
     plan_order,
     layouts,
-    lanes=st.integers(0, 40),
-    batch_size=sizes,
-    seed=st.integers(0, 2**64 - 1),
-    epoch=st.integers(0, 2**31 - 1),
+    lanes=st.integers(0, 40) | st.integers(1, 3),
+    batch_size=sizes | st.integers(1, 9),
+    share=st.floats(0, 0.5) | st.just(1.0),
+    piece=st.sampled_from([1, 2, 4, 8, 64]),
     shuffle=st.booleans(),
+    **seeds,
 )
 
 
@@ -128,9 +141,9 @@ def test_lanes_take_turns_and_the_lane_is_that_of_the_first_sample(
     order: EpochPlan, batch_size: int
 ) -> None:
     layout = LaneLayout(
-        samples=order.layout.samples, lanes=order.lanes, order_batch_size=order.batch_size
+        samples=order.layout.samples, lanes=order.shape.lanes, order_batch_size=order.batch_size
     )
-    starts = layout.starts(np.arange(order.lanes + 1, dtype=np.int64))
+    starts = layout.starts(np.arange(order.shape.lanes + 1, dtype=np.int64))
     whole = layout.sizes() // order.batch_size
     lanes = [order.lane(index) for index in range(order.batches)]
     turns: Counter[int] = Counter()
@@ -142,9 +155,9 @@ def test_lanes_take_turns_and_the_lane_is_that_of_the_first_sample(
         assert ((ids >= starts[lane]) & (ids < starts[lane + 1])).all()
         turns[lane] += 1
         # A lane may be two batches ahead only of lanes without whole batches left.
-        behind = [other for other in range(order.lanes) if turns[other] < turns[lane] - 1]
+        behind = [other for other in range(order.shape.lanes) if turns[other] < turns[lane] - 1]
         assert all(turns[other] == whole[other] for other in behind)
-    assert [turns[lane] for lane in range(order.lanes)] == whole.tolist()
+    assert [turns[lane] for lane in range(order.shape.lanes)] == whole.tolist()
     plan = resize(order, batch_size)
     for index in range(plan.batches):
         assert plan.lane(index) == lanes[index * batch_size // order.batch_size]
@@ -216,16 +229,18 @@ def test_positions_are_fair_over_epochs() -> None:
     assert counts.min() > 0
 
 
-def test_an_epoch_of_imagenet_21k_needs_little_memory() -> None:
+@pytest.mark.parametrize(("size_bytes", "lanes"), [(0, 128), (14_197_122 * IMAGE_BYTES, 32)])
+def test_an_epoch_of_imagenet_21k_needs_little_memory(size_bytes: int, lanes: int) -> None:
+    layout = ShardLayout(samples=14_197_122, shards=10_000, size_bytes=size_bytes)
     tracemalloc.start()
     try:
-        plan = make_plan(ShardLayout(samples=14_197_122, shards=10_000), batch_size=1024)
+        plan = make_plan(layout, batch_size=1024)
         for index in (0, 12_345, plan.batches - 1):
             assert len(np.unique(plan.samples(index, 64, 32))) == 32
         peak_bytes = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
-    assert (plan.batches, plan.lanes) == (13_864, 1024)
+    assert (plan.batches, plan.shape.lanes) == (13_864, lanes)
     assert peak_bytes < 400_000
 
 
@@ -299,25 +314,88 @@ def test_lanes_hold_every_sample_once_in_nearly_equal_shares(
     assert int(shares.sum() - whole.sum() * batch_size) == rest
 
 
-@given(samples=lane_sizes, batch_size=batch_sizes)
+@given(samples=lane_sizes, batch_size=batch_sizes, shuffle=st.booleans())
 def test_the_number_chosen_is_a_power_of_two_that_batches_fill(
-    samples: int, batch_size: int
+    samples: int, batch_size: int, shuffle: bool
 ) -> None:
-    lanes = choose_lanes(samples, batch_size)
+    lanes, working_set, _ = resolve_shape(samples, order_batch_size=batch_size, shuffle=shuffle)
+    assert working_set == samples
     assert 1 <= lanes <= LANES_MAX
     assert lanes.bit_count() == 1
-    batches = samples // batch_size
-    assert lanes == 1 or batches // lanes >= BATCHES_A_LANE
-    assert lanes == LANES_MAX or batches // (2 * lanes) < BATCHES_A_LANE, "more would fit"
-    assert resolve_lanes(0, samples, batch_size) == lanes
+    batches, least = samples // batch_size, UNSHUFFLED_BATCHES_A_LANE
+    if shuffle:
+        least = BATCHES_A_LANE
+        assert lanes == 1 or samples >= GLOBAL_SAMPLES
+    assert lanes == 1 or batches // lanes >= least
+    if not shuffle or samples >= GLOBAL_SAMPLES:
+        assert lanes == LANES_MAX or batches // (2 * lanes) < least, "more would fit"
+
+
+@given(
+    samples=lane_sizes,
+    image_bytes=st.integers(100, 2**27),
+    batch_size=batch_sizes,
+    lanes=st.just(0) | st.integers(1, 300),
+    working_set=st.just(0) | st.integers(1, 2**50),
+)
+def test_a_shape_resolves_to_itself_and_fits_what_was_asked_for(
+    samples: int, image_bytes: int, batch_size: int, lanes: int, working_set: int
+) -> None:
+    fields: dict[str, Any] = {"order_batch_size": batch_size, "shuffle": True}
+    size_bytes = samples * image_bytes
+    lanes = min(lanes, max(1, samples // batch_size))
+    try:
+        shape = resolve_shape(
+            samples, lanes=lanes, working_set=working_set, size_bytes=size_bytes, **fields
+        )
+    except ConfigError as error:
+        assert working_set, "the default fits always"
+        needed = int(re.search(r"use at least (\d+) bytes", str(error))[1])  # type: ignore[index]
+        assert needed > working_set
+        resolve_shape(samples, lanes=lanes, working_set=needed, size_bytes=size_bytes, **fields)
+        return
+    again = resolve_shape(samples, lanes=lanes, working_set=shape[1:], **fields)
+    assert again == shape, "so a client knows the lanes from the other two"
+    assert resolve_shape(samples, lanes=shape.lanes, working_set=shape[1:], **fields) == shape
+    if working_set:
+        assert shape.working_set * image_bytes <= working_set
+    assert shape.piece == 1 or shape.piece * image_bytes <= 8 << 20
 
 
 @pytest.mark.parametrize(
-    ("samples", "batch_size", "lanes"),
-    [(1_281_167, 256, 512), (1_281_167, 1024, 128), (14_197_122, 1024, 1024), (97, 8, 1)],
+    ("samples", "batch_size", "shuffled", "unshuffled"),
+    [
+        (1_281_167, 256, (64, 156_180, 64), (512, 1_281_167, 64)),
+        (1_281_167, 1024, (16, 156_180, 64), (128, 1_281_167, 64)),
+        (14_197_122, 1024, (32, 156_180, 64), (1024, 14_197_122, 64)),
+        (50_000, 256, (2, 50_000, 64), (16, 50_000, 64)),
+        (19_999, 8, (1, 19_999, 64), (256, 19_999, 64)),
+        (97, 8, (1, 97, 64), (1, 97, 64)),
+    ],
 )
-def test_the_number_chosen_for_known_datasets(samples: int, batch_size: int, lanes: int) -> None:
-    assert choose_lanes(samples, batch_size) == lanes
+def test_the_shape_of_known_datasets(
+    samples: int, batch_size: int, shuffled: tuple[int, ...], unshuffled: tuple[int, ...]
+) -> None:
+    for shuffle, expected in ((True, shuffled), (False, unshuffled)):
+        shape = resolve_shape(
+            samples,
+            order_batch_size=batch_size,
+            shuffle=shuffle,
+            size_bytes=samples * IMAGE_BYTES,
+        )
+        assert shape == expected
+
+
+def test_more_lanes_bring_a_larger_working_set_of_their_own() -> None:
+    for lanes, samples in ((64, 156_180), (128, 312_361), (256, 624_722)):
+        shape = resolve_shape(
+            1_281_167,
+            order_batch_size=256,
+            shuffle=True,
+            lanes=lanes,
+            size_bytes=1_281_167 * IMAGE_BYTES,
+        )
+        assert shape == (lanes, samples, 64)
 
 
 @pytest.mark.parametrize(
@@ -326,18 +404,36 @@ def test_the_number_chosen_for_known_datasets(samples: int, batch_size: int, lan
 def test_more_lanes_than_batches_are_refused_in_one_line(
     lanes: int, samples: int, batches: int, most: int
 ) -> None:
-    assert resolve_lanes(most, samples, 8) == most
+    fields: dict[str, Any] = {"order_batch_size": 8, "shuffle": True}
+    assert resolve_shape(samples, lanes=most, **fields).lanes == most
     with pytest.raises(ConfigError) as caught:
-        resolve_lanes(lanes, samples, 8)
+        resolve_shape(samples, lanes=lanes, **fields)
     assert str(caught.value) == (
         f"recipe: lanes {lanes} is more than the {batches} whole batches of 8 in {samples} "
         f"samples: use at most {most}, or 0 to choose by size"
     )
 
 
+def test_a_working_set_that_is_too_small_is_refused_in_one_line() -> None:
+    fields: dict[str, Any] = {"order_batch_size": 256, "shuffle": True, "size_bytes": 10**11}
+    with pytest.raises(ConfigError) as caught:
+        resolve_shape(10**6, lanes=64, working_set=10**9, **fields)
+    assert str(caught.value) == (
+        "recipe: working_set 1000000000 holds 10000 samples, too few for 64 lanes with batches of "
+        "256: use at least 5324800000 bytes, fewer lanes or smaller batches"
+    )
+    with pytest.raises(
+        ConfigError, match=r" \(800, 64\) holds 800 .* use at least 832 samples or "
+    ):
+        resolve_shape(10**6, working_set=(800, 64), **fields)
+
+
 def digest_order_and_crops() -> list[str]:
+    shapes: list[tuple[int, int, int | tuple[int, int]]]
     order, crops = (hashlib.blake2b(digest_size=16) for _ in range(2))
-    for samples, lanes in ((1, 0), (97, 3), (10_007, 0), (10_007, 4), (14_197_122, 0)):
+    shapes = [(1, 0, 0), (97, 3, 0), (10_007, 0, 0), (10_007, 4, 0), (14_197_122, 0, 0)]
+    shapes += [(10_007, 4, (2_000, 16)), (14_197_122, 0, (156_180, 64)), (10**6, 1, (10**5, 8))]
+    for samples, lanes, working_set in shapes:
         for seed, epoch in ((0, 0), (2**64 - 1, 2**31 - 1)):
             for shuffle in (True, False):
                 plan = make_plan(
@@ -347,6 +443,7 @@ def digest_order_and_crops() -> list[str]:
                     shuffle=shuffle,
                     last_batch="pad",
                     lanes=lanes,
+                    working_set=working_set,
                 )
                 for index in [*range(plan.batches)][:200] + [*range(plan.batches)][-20:]:
                     order.update(plan.samples(index).astype("<i8").tobytes())

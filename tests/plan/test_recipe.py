@@ -1,5 +1,7 @@
 """Recipes: defaults of the splits, ranges of all fields, equal fingerprints for equal recipes."""
 
+import hashlib
+import json
 import math
 from typing import Any, get_args
 
@@ -23,6 +25,7 @@ recipes = st.builds(
     batch_size=st.integers(1, 65_536),
     order_batch_size=st.integers(0, 65_536),
     lanes=st.integers(0, 4096),
+    working_set=st.integers(0, 2**60) | st.tuples(st.integers(1, 2**48), st.integers(1, 2**48)),
     image_size=st.integers(8, 2048),
     crop=st.sampled_from(["random-resized", "centre"]),
     scale=st.tuples(st.floats(1e-6, 1), st.floats(1e-6, 1)).map(lambda pair: tuple(sorted(pair))),
@@ -87,6 +90,7 @@ REFUSED: dict[str, dict[str, list[object]]] = {
     "a whole number 1 .. 65536": {"batch_size": [0, 65_537, 2.0, "8", True]},
     "a whole number 0 .. 65536": {"order_batch_size": [-1, 65_537, None]},
     "a whole number 0 .. 4096": {"lanes": [-1, 4097, None]},
+    f"a whole number 0 .. {2**60}": {"working_set": [-1, 2**60 + 1, "16 GiB", (1, 2, 3)]},
     "a whole number 8 .. 2048": {"image_size": [7, 2049]},
     "a whole number 8 .. 8192": {"resize_size": [7, 8193]},
     "a number 0 .. 1": {
@@ -140,8 +144,8 @@ def test_a_centre_crop_must_fit_into_the_resized_image() -> None:
 
 def test_the_fingerprint_is_pinned() -> None:
     # These change only together with _FINGERPRINT_VERSION: clients and nodes compare them.
-    assert TRAIN.fingerprint() == "c6334931930f34db8b658578e9dbc641"
-    assert VAL.fingerprint() == "6c2c9a3e6e11f75119db64f24d8d6538"
+    assert TRAIN.fingerprint() == "67a04156ae27559a5d25bb26d52e2b8e"
+    assert VAL.fingerprint() == "161b6a7ee5c0c6915510dbeb7e558c61"
 
 
 def test_every_field_changes_the_fingerprint() -> None:
@@ -150,6 +154,7 @@ def test_every_field_changes_the_fingerprint() -> None:
         "batch_size": 257,
         "order_batch_size": 257,
         "lanes": 8,
+        "working_set": 2**30,
         "image_size": 225,
         "crop": "centre",
         "scale": (0.08, 0.99),
@@ -184,12 +189,31 @@ def test_every_field_changes_the_fingerprint() -> None:
     assert TRAIN.fingerprint() not in prints
 
 
+def test_fields_at_their_defaults_are_no_part_of_the_fingerprint() -> None:
+    """So that states and clients from before a new field agree with those after it."""
+    fields = {"split": "train", "batch_size": 256, "crop": "random-resized", "shuffle": True}
+    fields |= {"dct_scaling": True, "last_batch": "drop", "version": 2}
+    text = json.dumps(fields, sort_keys=True, separators=(",", ":"))
+    digest = hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
+    assert TRAIN.fingerprint() == digest
+    assert msgspec.structs.replace(TRAIN, hue=(-0.0, 0.0)).fingerprint() == digest
+
+
+def test_a_recipe_without_its_order_is_the_same_for_all_orders() -> None:
+    order = {"batch_size": 32, "order_batch_size": 64, "lanes": 8, "working_set": (9, 3)}
+    other = msgspec.structs.replace(TRAIN, **order)
+    assert other.without_order() == TRAIN.without_order()
+    for change in ({"image_size": 160}, {"scale": (0.3, 1.0)}, {"last_batch": "pad"}):
+        changed = msgspec.structs.replace(TRAIN, **change)
+        assert changed.without_order() != TRAIN.without_order()
+
+
 def test_plan_epoch_uses_the_fields_of_the_recipe() -> None:
     layout = ShardLayout(samples=1009, shards=7)
     recipe = Recipe.for_split("val", batch_size=5, order_batch_size=12, shuffle=True, lanes=3)
     plan = recipe.plan_epoch(layout, seed=4, epoch=2)
     assert (plan.layout, plan.batch_size, plan.order_batch_size) == (layout, 5, 12)
-    assert plan.lanes == 3
+    assert plan.shape.lanes == 3
     assert (plan.seed, plan.epoch, plan.shuffle, plan.last_batch) == (4, 2, True, LastBatch.PAD)
 
 

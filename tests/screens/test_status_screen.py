@@ -108,6 +108,14 @@ def test_clients_are_named_with_their_jobs() -> None:
     assert " job " not in draw(host_report(clients=[trainer("c")]))
 
 
+def test_what_a_clients_batches_are_drawn_from_is_shown() -> None:
+    orders = {"lanes": 64, "working_set_bytes": 16 << 30}, {"lanes": 1, "working_set_bytes": 10**9}
+    clients = [trainer(f"c{number}", **order) for number, order in enumerate(orders)]
+    screen = draw(host_report(clients=clients))
+    assert "  64 lanes, 17.2 GB  " in screen
+    assert "  1 lane, 1.0 GB  " in screen
+
+
 def test_a_long_list_of_clients_is_summed_up() -> None:
     screen = draw(many_clients())
     assert screen.count("notebook-") == CLIENTS_SHOWN

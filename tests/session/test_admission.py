@@ -22,10 +22,11 @@ def check_refused(answer: object, code: str, *words: str) -> None:
 def test_welcome_describes_the_dataset_and_the_node() -> None:
     welcome = Shell().hello(A, window=3)
     assert isinstance(welcome, Welcome)
-    assert (welcome.samples, welcome.batches, welcome.shards, welcome.lanes) == (101, 14, 5, 1)
+    assert (welcome.samples, welcome.batches, welcome.shards) == (101, 14, 5)
+    assert (welcome.lanes, welcome.working_set, welcome.piece) == (1, 101, 64)
     assert (welcome.window, welcome.chunk_images, welcome.classes) == (3, CHUNK, ("a", "b"))
     assert welcome.recipe_fingerprint == recipe().fingerprint()
-    assert (welcome.content, welcome.former) == ("f" * 32, "e" * 32)
+    assert welcome.content == "f" * 32
     assert (welcome.node, welcome.number, welcome.incarnation) == ("host/1 ipc:///n.1", 1, 77)
     assert welcome.siblings == (("ipc:///n",), ("ipc:///n.1",))
     assert welcome.self_test == "5" * 32

@@ -40,6 +40,8 @@ def welcome(session: int = 1, *, node: str = "n", **fields: object) -> Welcome:
         "batches": 10,
         "shards": 1,
         "lanes": 1,
+        "working_set": fields.get("samples", 40),
+        "piece": 1,
         "window": 2,
         "chunk_images": 4,
         "number": 0,

@@ -71,7 +71,6 @@ class FakeNode:
         window: int = 64,
         endpoint: str | None = None,
         content: str = "f" * 32,
-        former: str = "",
     ) -> None:
         """Bind ``endpoint``, or a port that no other process gets, even after ``close``."""
         endpoint = endpoint or f"tcp://127.0.0.1:{free_port()}"
@@ -80,7 +79,6 @@ class FakeNode:
         self.chunk_images = chunk_images
         self.window = window
         self.content = content
-        self.former = former
         self.script: Script = lambda key, messages: messages
         self.greeting: Callable[[Hello], Message | None] | None = None  # instead of a Welcome
         self.received: list[ClientMessage] = []
@@ -199,13 +197,11 @@ class FakeNode:
             session=number,
             dataset=hello.dataset,
             content=self.content,
-            former=self.former,
             recipe_fingerprint=hello.recipe.fingerprint(),
             classes=self.classes,
             samples=self.layout.samples,
             batches=plan.batches,
             shards=self.layout.shards,
-            lanes=plan.lanes,
             window=min(self.window, hello.window),
             chunk_images=self.chunk_images,
             node=f"fake/0 {self.endpoint}",
@@ -215,6 +211,7 @@ class FakeNode:
             feeder_version="0",
             self_test="5" * 32,
             libraries={},
+            **plan.shape._asdict(),
         )
 
     def _serve(self, request: Request) -> None:

@@ -125,9 +125,7 @@ class Shell:
         self.limits = table_limits or limits()
         self.record = NodeRecord()
         layout = ShardLayout(samples=SAMPLES, shards=5)
-        served = ServedDataset(
-            content="f" * 32, former="e" * 32, classes=("a", "b"), layout=layout, labels=labels
-        )
+        served = ServedDataset(content="f" * 32, classes=("a", "b"), layout=layout, labels=labels)
         self.table = SessionTable(dict.fromkeys(datasets, served), self.limits, self.record)
         self.table.identity = IDENTITY
         self.counters = self.table.counters

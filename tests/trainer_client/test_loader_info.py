@@ -179,7 +179,8 @@ def test_one_line_at_the_start_says_the_plan(
         (line,) = [record.getMessage() for record in caplog.records if "rank " in record.message]
     assert line.startswith(
         "rank 0 of 1: 12 steps an epoch, 8 x (3, 8, 8) float32 on cpu; 97 samples of 3 classes in "
-        f"dataset birds; recipe {loader.recipe.fingerprint()}; 1 feeder, batches are copied"
+        "dataset birds; 1 lane, working set 97 samples; recipe "
+        f"{loader.recipe.fingerprint()}; 1 feeder, batches are copied"
     )
 
 

@@ -241,13 +241,6 @@ def test_a_state_of_another_dataset_is_refused_and_one_of_before_repacking_is_no
         other.load_state_dict(state)
         with pytest.raises(ConfigError, match="global batch of 8 rows"):
             iter(other)  # when the ranks are known
-    with FakeNode(content="c" * 32, former="e" * 32) as repacked, make_loader(repacked) as loader:
-        state = loader.state_dict()
-        assert (state["version"], state["fingerprint"]) == (3, "c" * 32)
-        # as FeederLoader.state_dict() returned it before version 3
-        loader.load_state_dict(state | {"version": 2, "fingerprint": "e" * 32, "step": 4})
-        assert loader.state_dict() == state | {"step": 4}
-        assert position_of(next(iter(loader))) == (0, 4)
 
 
 # --- Another number of ranks, another order -------------------------------------------------------

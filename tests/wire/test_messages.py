@@ -55,18 +55,19 @@ FIELDS: dict[str, st.SearchStrategy[Any]] = {
     **dict.fromkeys(("index", "batches", "request", "advances"), indices),
     **dict.fromkeys(("dataset", "client", "content", "recipe_fingerprint"), names),
     **dict.fromkeys(("node", "feeder_version", "self_test", "text"), names),
-    **dict.fromkeys(("job", "former", "verdict"), st.just("") | names),
+    **dict.fromkeys(("job", "verdict"), st.just("") | names),
     **dict.fromkeys(("want", "release"), batch_keys),
     **dict.fromkeys(("clock_s", "waited_s", "cpu_s"), durations),
     **dict.fromkeys(("first", "valid"), rows),
     **dict.fromkeys(("images", "chunk_images", "sharers"), some_rows),
-    **dict.fromkeys(("shards", "lanes"), st.integers(1, 2**20)),
+    **dict.fromkeys(("samples", "working_set", "piece"), st.integers(1, 2**48)),
+    "shards": st.integers(1, 2**20),
+    "lanes": st.integers(1, 4096),
     "recipe": recipes,
     "window": st.integers(1, 64),
     "sample_ids": st.lists(indices, min_size=1, max_size=MAX_NAMES).map(tuple),
     "classes": st.lists(texts, max_size=20).map(tuple),
     "labels": specs,
-    "samples": st.integers(1, 2**48),
     "number": st.integers(0, MAX_NODES - 1),
     "workers": st.integers(1, 65_536),
     "siblings": st.lists(st.lists(texts, max_size=3).map(tuple), max_size=3).map(tuple),
@@ -96,13 +97,14 @@ WELCOME: dict[str, Any] = {
     "session": 1,
     "dataset": "imagenet",
     "content": "f" * 32,
-    "former": "d" * 32,
     "recipe_fingerprint": "e" * 32,
     "classes": ["cat", "dog"],
     "samples": 100,
     "batches": 3,
     "shards": 4,
     "lanes": 2,
+    "working_set": 60,
+    "piece": 4,
     "window": 4,
     "chunk_images": 32,
     "node": "host/0 ipc:///n",
@@ -142,7 +144,7 @@ REQUEST: dict[str, Any] = {
 
 def frame_of(fields: object) -> bytes:
     """A frame from a peer without Feeder's checks."""
-    return b"FDR\x06" + msgspec.msgpack.encode(fields)
+    return b"FDR\x07" + msgspec.msgpack.encode(fields)
 
 
 @settings(max_examples=300)
@@ -151,7 +153,7 @@ def test_a_message_comes_back_equal(message: ClientMessage | NodeMessage) -> Non
     is_of_client = isinstance(message, get_args(ClientMessage))
     decode = decode_from_client if is_of_client else decode_from_node
     frame = encode(message)
-    assert frame.startswith(b"FDR\x06")
+    assert frame.startswith(b"FDR\x07")
     for buffer in (frame, memoryview(frame)):
         assert decode(buffer) == message
         assert type(decode(buffer)) is type(message)
@@ -246,7 +248,9 @@ MALFORMED: list[tuple[dict[str, Any], dict[str, list[object]]]] = [
             "window": [0],
             "samples": [0],
             "shards": [2**20 + 1],
-            "lanes": [0],
+            "lanes": [0, 4097],
+            "working_set": [0, 2**48 + 1],
+            "piece": [0],
             "chunk_images": [0],
             "classes": [["x" * 4097], [1]],
             "labels": [
@@ -334,14 +338,14 @@ def test_a_welcome_holds_what_is_large(large: dict[str, Any]) -> None:
     assert decode_from_node(encode(message)) == message
 
 
-@pytest.mark.parametrize("version", [0, 5, 255])
+@pytest.mark.parametrize("version", [0, 6, 255])
 def test_other_version_is_a_version_mismatch_whatever_follows(version: int) -> None:
     for rest in (b"", b"\xc1", encode(Ping(session=1))[4:]):
         for decode in (decode_from_client, decode_from_node):
-            with pytest.raises(VersionMismatch, match=f"version {version}, .* 6") as caught:
+            with pytest.raises(VersionMismatch, match=f"version {version}, .* 7") as caught:
                 decode(b"FDR" + bytes([version]) + rest)
             assert caught.value.their_version == version
-    assert PROTOCOL_VERSION == 6
+    assert PROTOCOL_VERSION == 7
 
 
 @pytest.mark.parametrize("frame", [b"", b"F", b"FDR", b"GET / HTTP/1.1", b"\x00" * 100, b"fdr\x02"])
@@ -406,7 +410,7 @@ def check_frame(frame: bytes) -> None:
 def test_peers_text_is_escaped_and_shortened_in_errors() -> None:
     for text in ("two\nlines", "\x1b[31mred", "\x00", "x" * 60_000):
         for fields in ({"type": text}, {"type": "Ping", "session": 1, text: 1}):
-            frame = b"FDR\x06" + msgspec.msgpack.encode(fields)
+            frame = b"FDR\x07" + msgspec.msgpack.encode(fields)
             check_frame(frame)
             with pytest.raises(ProtocolError, match="malformed message"):
                 decode_from_client(frame)
@@ -437,7 +441,7 @@ HOSTILE = {
 def test_hostile_frames_are_refused_quickly_and_in_little_memory(
     decode: Callable[[bytes], object], name: str
 ) -> None:
-    frame = b"FDR\x06" + HOSTILE[name]
+    frame = b"FDR\x07" + HOSTILE[name]
     assert len(frame) <= MAX_HEADER_BYTES
     tracemalloc.start()
     start_s = time.process_time()

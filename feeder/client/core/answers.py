@@ -7,10 +7,10 @@ that breaks the protocol is named at once, and none of its rows lands in a wrong
 
 from collections.abc import Sequence
 
-from feeder.errors import DatasetError, ProtocolError
+from feeder.errors import ConfigError, DatasetError, ProtocolError
 from feeder.plan.epoch import LastBatch
 from feeder.plan.labels import LabelSpec
-from feeder.plan.lanes import choose_lanes
+from feeder.plan.lanes import resolve_shape
 from feeder.plan.packing import pixel_layout_of
 from feeder.plan.recipe import Recipe
 from feeder.wire.agreement import Producer, find_disagreement
@@ -66,9 +66,24 @@ def check_welcome(hello: Hello, first: Welcome | None, welcome: Welcome, *, is_b
         raise ProtocolError(f"it describes no possible dataset: {contradiction}")
     padding = recipe.batch_size - 1 if recipe.last_batch == LastBatch.PAD else 0
     batches = (samples + padding) // recipe.batch_size
-    lanes = recipe.lanes or choose_lanes(samples, recipe.order_batch_size)
+    resolved = welcome.working_set, welcome.piece
+    is_resolved = isinstance(recipe.working_set, tuple)
+    try:
+        shape = resolve_shape(
+            samples,
+            order_batch_size=recipe.order_batch_size,
+            shuffle=recipe.shuffle,
+            lanes=recipe.lanes,
+            working_set=recipe.working_set if is_resolved else resolved,
+        )
+    except ConfigError as error:
+        raise ProtocolError(f"it describes no possible order: {error}") from error
     name = f"batches of {recipe.batch_size}"
-    counts = (name, welcome.batches, batches), ("lanes", welcome.lanes, lanes)
+    counts = (
+        (name, welcome.batches, batches),
+        ("lanes", welcome.lanes, shape.lanes),
+        ("of them in the working set", welcome.working_set, shape.working_set),
+    )
     for name, theirs, ours in counts:
         if theirs != ours:
             raise ProtocolError(
@@ -87,6 +102,14 @@ def check_welcome(hello: Hello, first: Welcome | None, welcome: Welcome, *, is_b
         raise DatasetError(
             f"dataset {hello.dataset!r} there is not the one of {first.node}: its content "
             f"fingerprint is {welcome.content}, not {first.content}; serve the same one everywhere"
+        )
+    if resolved != (first.working_set, first.piece):
+        other, own = (f"{w.working_set} samples in pieces of {w.piece}" for w in (welcome, first))
+        raise DatasetError(
+            f"dataset {hello.dataset!r} there has other sizes than that of {first.node}, as if it "
+            f"was packed differently, so that its order differs: a working set of {other}, not "
+            f'{own}; pass recipe={{"working_set": [{first.working_set}, {first.piece}]}}, or serve '
+            "copies of the same files"
         )
     if welcome.labels != first.labels:  # buffers are of the first one's
         other, own = (f"{w.labels.kind} of width {w.labels.width}" for w in (welcome, first))

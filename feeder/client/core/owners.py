@@ -26,6 +26,7 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import Final
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -145,18 +146,27 @@ class Preference:
             self._ownership = Ownership(self._names, self.welcome.lanes)
         return self._ownership
 
+    @functools.cached_property
+    def _recipe(self) -> Recipe:
+        """The recipe with the order of the first welcome, whose feeder knows the dataset's size."""
+        welcome = self.welcome
+        assert welcome is not None, "batches are requested after it"
+        working_set = welcome.working_set, welcome.piece
+        return msgspec.structs.replace(
+            self._hello.recipe, lanes=welcome.lanes, working_set=working_set
+        )
+
     def lane(self, key: BatchKey) -> int:
         """The lane of a batch's first sample; any where that is a leftover of many or padding."""
         (epoch, index), welcome = key, self.welcome
         assert welcome is not None, "batches are requested after it"
         lane = None
         if index < welcome.batches:
-            hello, samples, shards = self._hello, welcome.samples, welcome.shards
-            lane = _plan_epoch(hello.recipe, samples, shards, hello.seed, epoch).lane(index)
+            layout = ShardLayout(samples=welcome.samples, shards=welcome.shards)
+            lane = _plan_epoch(self._recipe, layout, self._hello.seed, epoch).lane(index)
         return (epoch + index) % welcome.lanes if lane is None else lane
 
 
 @functools.lru_cache(maxsize=8)  # for several loaders, an epoch and the next one each
-def _plan_epoch(recipe: Recipe, samples: int, shards: int, seed: int, epoch: int) -> EpochPlan:
-    layout = ShardLayout(samples=samples, shards=shards)
+def _plan_epoch(recipe: Recipe, layout: ShardLayout, seed: int, epoch: int) -> EpochPlan:
     return recipe.plan_epoch(layout, seed=seed, epoch=epoch)

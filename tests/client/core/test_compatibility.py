@@ -48,6 +48,12 @@ MISFITS = [
         "it describes no possible dataset: it has 2 classes, its labels are of kind none",
     ),
     (
+        {"piece": 2},
+        DatasetError,
+        "dataset 'birds' there has other sizes than that of a, .* samples in pieces of 2, not .* "
+        r'in pieces of 1; pass recipe={"working_set": \[\d+, 1\]}, or serve copies of the same',
+    ),
+    (
         {"self_test": "6" * 32, "libraries": {"libjpeg": "9"}},
         ProtocolError,
         "a and b would make different batches of the same dataset: .* libjpeg 9",
@@ -61,6 +67,10 @@ CONTRADICTIONS = [
     ({"batches": 11}, "it counts 11 batches of 4 in 40 samples, there are 10"),
     ({"batches": 9}, "it counts 9 batches"),
     ({"lanes": 3}, "it counts 3 lanes in 40 samples, there are 1"),
+    (
+        {"working_set": 9},
+        "it describes no possible order: recipe: working_set .* too few for 1 lane",
+    ),
 ]
 
 

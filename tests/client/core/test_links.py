@@ -178,9 +178,12 @@ def test_the_feeders_of_a_single_lane_and_their_node_processes_have_its_batches_
 
 def test_a_node_that_few_ranks_share_gets_more_of_each_ones_batches() -> None:
     """Without its Pongs a client takes it for shared by all ranks."""
-    shell = Shell(*ENDPOINTS[:2], window=16, buffers=16)
+    recipe = msgspec.structs.replace(RECIPE, lanes=32)
+    shell = Shell(*ENDPOINTS[:2], window=16, buffers=16, recipe=recipe)
+    fields = {"samples": 1600, "batches": 400, "lanes": 32}
     for link in (0, 1):
-        join(shell, link, workers=8, window=16, samples=1600, batches=400, lanes=32)
+        fingerprint = recipe.fingerprint()
+        join(shell, link, workers=8, window=16, recipe_fingerprint=fingerprint, **fields)
     shell.session.begin(BatchSequence(0, range(0, 400, 16)))
     out = shell.do()
     assert max(len(asked(out, link)) for link in (0, 1)) <= 2
