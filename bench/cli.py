@@ -22,7 +22,7 @@ from .cluster import run as cluster
 from .data import synthetic
 from .data.synthetic_image import MAX_CLASSES
 from .gpu import run as gpu
-from .micro import decode, kernels, likeness, loss
+from .micro import decode, kernels, likeness, loss, order
 from .pack import run as pack
 from .plots import draw as plots
 from .report import JudgedReport, Report
@@ -47,6 +47,7 @@ _NUMBERS: Final = {
     "crops": "crops in a round",
     "deadline": "seconds that a contender has to start, and for a turn",
     "pack deadline": "seconds that another format's writer has",
+    "epochs": "epochs in which images meet others",
     "every": "seconds from one fault to the next",
     "stream every": "seconds between two samples, for --soak",
     "feeders": "stand-ins on the list",
@@ -195,6 +196,8 @@ def build_parser() -> argparse.ArgumentParser:
     takes = "[SRC] json core plot cores only environments"
     add("peers", rivals.run, takes, what, **sizes)
     setup.add_arguments(add("peers-setup", setup.run, "", "make the other loaders' environments"))
+    what = "the order of batches: how it mixes, what it holds, how evenly hosts own it"
+    add("order", order.run, "json core", what, batch_size=256, epochs=8, rounds=7)
     what = "resizing alone: each version that this CPU runs"
     add("resize", kernels.run_resize, "json core", what, crops=256, rounds=7)
     what = "normalising a batch on a CPU, beside copying it"

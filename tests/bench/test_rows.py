@@ -71,6 +71,22 @@ def test_resize(tmp_path: Path) -> None:
     check_rows(document, group(RATE, *(f"resize/{name}" for name in names)))
 
 
+def test_order(tmp_path: Path) -> None:
+    document = run_bench(tmp_path, "order", "--epochs", 2, "--rounds", 1)
+    units = {"mixing": "% of global", "working-set": "GiB", "first-batch": "MB"}
+    shapes = ("64-lanes", "128-lanes", "256-lanes", "64-lanes/whole", "512-lanes/whole")
+    expected: Expected = {
+        f"{name}/{shape}": (unit, None) for name, unit in units.items() for shape in shapes
+    }
+    for shape, hosts in itertools.product(shapes[:3], (4, 16, 24, 64)):
+        expected[f"evenness/{shape}/{hosts}-hosts"] = "% of even", None
+    rows = check_rows(document, expected | alone(plan__imagenet="µs", plan__21k="µs"))
+    assert rows["mixing/64-lanes"]["value"] > 97 > rows["mixing/512-lanes/whole"]["value"]
+    assert rows["working-set/64-lanes"]["value"] == pytest.approx(16, abs=0.01)
+    assert rows["first-batch/64-lanes"]["value"] < 1000
+    assert rows["evenness/64-lanes/64-hosts"]["value"] == 100
+
+
 def test_likeness(tmp_path: Path) -> None:
     write_synthetic(tmp_path / "source", images=4, classes=2, seed=5, jobs=1)
     document = run_bench(tmp_path, "likeness", tmp_path / "source", "--rounds", 1)
