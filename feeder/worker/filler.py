@@ -123,8 +123,6 @@ class ChunkFiller:
         stages, counts = _stage_seconds(reader), reader.cache_counts
         decoded, fallbacks = reader.decoded_bytes, reader.fallbacks
         real = len(ids)
-        if chunk.first == 0:
-            self._advise(session, reader, plan, chunk.index)
         if real:
             reader.fill(
                 ids,
@@ -134,6 +132,8 @@ class ChunkFiller:
                 labels=arrays.labels[:real],
             )
             arrays.sample_ids[:real] = ids
+        if chunk.first == 0:
+            self._advise(session, reader, plan, chunk.index)
         if real < chunk.count:
             layout = session.memory.layout
             arrays.pixels[real:] = layout.pixel_layout.grey
@@ -152,15 +152,16 @@ class ChunkFiller:
     def _advise(self, session: _Session, reader: SampleReader, plan: EpochPlan, index: int) -> None:
         """Have the kernel read what the lane of a batch needs next, and drop what it has used up.
 
-        Nothing is read ahead where the decoded cache has most images. Of what is used up, as large
-        a part is kept for the next epoch, always the same, as memory allows beside the working set.
-        By itself the kernel would keep what was read last, which the next epoch needs last.
+        Not where the decoded cache has most images. Of what is used up, as large a part is kept for
+        the next epoch, always the same, as memory allows beside the working set. By itself the
+        kernel would keep what was read last, which the next epoch needs last.
         """
+        hits, misses, *_ = reader.cache_counts
+        if hits > misses:
+            return
         started_s = perf_counter()
         dataset, layout = self._dataset(session.opened.dataset), plan.layout
-        hits, misses, *_ = reader.cache_counts
-        if misses >= hits:
-            dataset.advise(plan.pieces_ahead(index), needed=True)
+        dataset.advise(plan.pieces_ahead(index), needed=True)
         if (lane := plan.lane(index)) is not None:  # leftovers are of all lanes
             session.lanes.add(lane)
         # Only lanes whose batches come here count: other feeders read the others.
