@@ -43,8 +43,8 @@ _LEGEND_SERVED: Final = (
 )
 
 _IN_SENTENCE: Final = frozenset(
-    {"split", "batch_size", "order_batch_size", "lanes", "image_size", "crop", "scale"}
-    | {"ratio", "resize_size", "flip_probability", "interpolation"}
+    {"split", "batch_size", "order_batch_size", "lanes", "working_set", "image_size", "crop"}
+    | {"scale", "ratio", "resize_size", "flip_probability", "interpolation"}
 )
 """Fields that the title has, or that the recipe's line always states."""
 
