@@ -128,11 +128,12 @@ def test_commands_name_a_dataset_that_does_not_respond(disk: HangingFolder, tmp_
         "repack": ("repack", disk.path, tmp_path / "new"),
         "serve": ("serve", "--data", f"d={disk.path}", "--bind", f"ipc://{tmp_path}/s"),
     }
+    environment = os.environ | customised(tmp_path / "site", SHORT_DEADLINES)
     started = {
         name: subprocess.Popen(
             feeder_command(*arguments),
             cwd=REPOSITORY,
-            env=os.environ | customised(tmp_path / "site", SHORT_DEADLINES),
+            env=environment,
             stderr=subprocess.PIPE,
             text=True,
         )
