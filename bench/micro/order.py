@@ -28,7 +28,7 @@ _IMAGE_BYTES: Final = 110_000
 _SHARDS: Final = 1024
 _HOSTS: Final = (4, 16, 24, 64)
 _LANES_WATCHED: Final = 2
-_WATCHED: Final = 397  # one image of so many
+_WATCHED: Final = 397  # one image in 397 is followed
 _PLANNED: Final = 300  # batches a round
 _WHOLE: Final = 1 << 60  # bytes: more than any dataset here
 

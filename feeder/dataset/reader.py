@@ -148,7 +148,7 @@ class ShardReader:
     def _is_cached(self, offset: int) -> bool:
         try:
             return os.preadv(self._descriptor, [bytearray(1)], offset, os.RWF_NOWAIT) == 1
-        except OSError:  # it is not, or the file system does not tell
+        except OSError:  # it is not cached, or the file system cannot answer
             return False
 
     def drop(self, offset: int, size_bytes: int) -> None:

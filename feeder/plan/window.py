@@ -114,7 +114,7 @@ class LaneOrder:
         elif stretch.first:
             stretch = self._make_stretch(0, 0)
         places += stretch.shifts[np.searchsorted(stretch.edges, places, side="right") - 1]
-        # The odd piece goes on at the lane's begin.
+        # The odd piece continues at the start of the lane.
         places -= self._size * (places >= self._first + self._size)
         return places
 
@@ -183,7 +183,7 @@ class LaneOrder:
         draws = np.arange(draw, draw + len(begins), dtype=np.int64)
         which = np.repeat(draws - draw, np.diff(np.clip([*begins, stop], start, stop)))
         positions -= np.array(begins)[which]
-        # Draw d has the parts of groups d, d - 1, …, of which there are 0 .. _groups - 1.
+        # Draw d has parts of groups d, d - 1, …; only groups 0 .. _groups - 1 exist.
         first_part = np.maximum(0, draws + 1 - self._groups)
         parts = np.minimum(draws + 1, groups) - first_part
         rounds, turns = np.divmod(positions, parts[which])
