@@ -60,6 +60,9 @@ class ServedDataset:
     classes: tuple[str, ...]
     layout: ShardLayout
     labels: LabelSpec = INDEX_LABELS
+    is_cached: bool = False
+    """Whether its shards are pieces of a store's that are fetched to this host's disk: a batch waits
+    until its samples are there."""
     loss: str = ""
     """What its images lost by choice when it was packed; empty if nothing."""
 
