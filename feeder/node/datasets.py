@@ -16,6 +16,7 @@ import numpy as np
 from feeder.dataset.first_read import check_readable
 from feeder.dataset.loss import describe_loss
 from feeder.dataset.opened import Dataset
+from feeder.disk_cache.cached import CachedDataset
 from feeder.errors import DatasetError
 from feeder.process.path_text import path_from_bytes
 from feeder.sample.cache_plan import DecodedSize, aligned_bytes
@@ -56,6 +57,7 @@ class NodeDatasets:
         self.deadline_s = float("inf")
         """When ``run_due`` is due."""
         self._on_mended = on_mended
+        self._sources = sources
         self._failed: dict[str, DatasetSource] = {}
         if is_successor:  # else the supervisor has just checked
             folders = {name: path_from_bytes(source.folder) for name, source in sources.items()}
@@ -65,7 +67,7 @@ class NodeDatasets:
         for name, source in sources.items():
             try:
                 with _open(source) as dataset:
-                    self.served[name] = describe_dataset(dataset)
+                    self.served[name] = describe_dataset(dataset, is_cached=source.is_cached)
                     self.sizes[name] = measure_pictures(dataset)
             except DatasetError as error:
                 if not is_successor:
@@ -75,6 +77,14 @@ class NodeDatasets:
                 self._failed[name] = source
                 self.deadline_s = 0.0
                 _log.error("%s", self.served[name])
+
+    def open_cached(self) -> dict[str, CachedDataset]:
+        """Open those of the served ones that are cached datasets, by name; the caller closes them."""
+        return {
+            name: CachedDataset.open(path_from_bytes(source.folder))
+            for name, source in self._sources.items()
+            if source.is_cached and isinstance(self.served[name], ServedDataset)
+        }
 
     def run_due(self, now_s: float) -> None:
         """Try to open one that could not be opened, every RETRY_S."""
@@ -91,7 +101,7 @@ def _open(source: DatasetSource) -> Dataset:
     return Dataset.open(path_from_bytes(source.folder), fingerprint=source.fingerprint)
 
 
-def describe_dataset(dataset: Dataset) -> ServedDataset:
+def describe_dataset(dataset: Dataset, *, is_cached: bool = False) -> ServedDataset:
     """What sessions need of it; DatasetError if its class names do not fit into a Welcome."""
     classes = tuple(map(escape_surrogates, dataset.classes))
     longest = max(map(len, classes), default=0)
@@ -112,6 +122,7 @@ def describe_dataset(dataset: Dataset) -> ServedDataset:
         classes=classes,
         layout=dataset.layout,
         labels=dataset.labels,
+        is_cached=is_cached,
         loss=describe_loss(dataset.manifest),
     )
 

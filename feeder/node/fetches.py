@@ -53,7 +53,7 @@ _RANGES_MAX: Final = 4096
 """In a message: more single samples than these are asked for as whole pieces."""
 
 Range = tuple[int, int]
-_Report = Callable[[SamplesFetched, float], None]
+_Report = Callable[[list[SamplesFetched], float], None]
 
 _log = logging.getLogger(__name__)
 
@@ -82,16 +82,16 @@ class Fetches:
         datasets: Mapping[str, CachedDataset],
         address: bytes,
         poll_set: PollSet,
-        report: _Report,
     ) -> None:
         """Fetch for these datasets, by name, with the fetcher that listens at ``address``, a Unix
-        socket; ``report`` gets the answers that do not come at once."""
+        socket."""
         self.deadline_s = 0.0 if datasets else float("inf")
         """When ``run_due`` is due: while there is no connection."""
         self._datasets = datasets
         self._address = address
         self._poll_set = poll_set
-        self._report = report
+        self.report: _Report
+        """Gets the answers that do not come at once."""
         self._channel: Channel[NodeToFetcher, FetcherToNode] | None = None
         self._fetches: dict[int, _Fetch] = {}
         self._pins: Counter[tuple[str, int]] = Counter()
@@ -103,17 +103,21 @@ class Fetches:
         """How many fetches wait for the fetcher."""
         return sum(fetch.is_waiting for fetch in self._fetches.values())
 
-    def begin(self, batch: PendingBatch) -> SamplesFetched | None:
-        """Carry out FetchSamples; the answer if all samples are there."""
+    def begin(self, batch: PendingBatch) -> list[SamplesFetched]:
+        """Carry out FetchSamples; return the answer if all samples are there."""
         session, plan = batch.session, self._plan_of(batch.session, batch.epoch)
         is_whole = not (batch.is_unowned or plan.draws_whole_lanes)
         fetch = _Fetch(session.dataset, session.number, plan.samples(batch.index), is_whole)
-        answer = self._begin(batch.fetch, fetch)
+        fetch.unpinned = self._datasets[fetch.dataset].pieces_of(fetch.sample_ids).tolist()
+        self._fetches[batch.fetch] = fetch
+        is_there = self._is_there(fetch)
+        if not is_there:
+            self._ask(batch.fetch, fetch)
         if not batch.is_unowned:
             self._hint(session, plan, batch.index)
-        return answer
+        return [SamplesFetched(batch.fetch)] if is_there else []
 
-    def check(self, number: int, chunk: PendingChunk) -> SamplesFetched | None:
+    def check(self, number: int, chunk: PendingChunk) -> None:
         """Carry out CheckSamples. The batch's own fetch keeps the pieces pinned."""
         batch = chunk.batch
         ids = self._plan_of(batch.session, batch.epoch).samples(
@@ -122,7 +126,6 @@ class Fetches:
         fetch = _Fetch(batch.session.dataset, batch.session.number, ids, False, doubted=True)
         self._fetches[number] = fetch
         self._ask(number, fetch)
-        return None
 
     def let_go(self, number: int) -> None:
         """Carry out LetGo."""
@@ -173,15 +176,6 @@ class Fetches:
             dataset.close()
 
     # --- The fetcher ----------------------------------------------------------------------------
-
-    def _begin(self, number: int, fetch: _Fetch) -> SamplesFetched | None:
-        self._fetches[number] = fetch
-        dataset = self._datasets[fetch.dataset]
-        fetch.unpinned = dataset.pieces_of(fetch.sample_ids).tolist()
-        if self._is_there(fetch):
-            return SamplesFetched(number)
-        self._ask(number, fetch)
-        return None
 
     def _is_there(self, fetch: _Fetch) -> bool:
         """Pin the pieces of a fetch and return whether its samples are on disk, for good then."""
@@ -235,7 +229,7 @@ class Fetches:
     def _answer(self, number: int, fetch: _Fetch, problem: str, now_s: float) -> None:
         if fetch.doubted:
             del self._fetches[number]  # the batch's own fetch has its pins
-        self._report(SamplesFetched(number, problem), now_s)
+        self.report([SamplesFetched(number, problem)], now_s)
 
     def _send(self, message: NodeToFetcher) -> None:
         if self._channel is None:

@@ -26,6 +26,7 @@ from feeder.metrics.records import CacheRecord
 from feeder.node.claim_listener import ClaimListener
 from feeder.node.datasets import NodeDatasets
 from feeder.node.endpoint import parse_endpoint
+from feeder.node.fetches import Fetches
 from feeder.node.messages import (
     Drain,
     Neighbours,
@@ -132,6 +133,8 @@ class NodeLoop:
             placement_warnings=len(warnings),
             library_warnings=len(library_warnings()),
         )
+        fetches = Fetches(datasets.open_cached(), config.fetcher, self._poll_set)
+        stack.callback(fetches.close)
         self._service = NodeService(
             SessionTable(datasets.served, config.limits, record, config.weights),
             self._router,
@@ -139,10 +142,12 @@ class NodeLoop:
             self._pool,
             self._status,
             cache=cache,
+            fetches=fetches,
             board=board,
         )
+        fetches.report = self._service.apply
         self._snapshots = Snapshots(self._service, control, log)
-        self._poll_set.timed += [self._snapshots, self._service.names, datasets, self]
+        self._poll_set.timed += [self._snapshots, self._service.names, datasets, fetches, self]
 
     def _open_sockets(self, stack: contextlib.ExitStack) -> None:
         config = self._config

@@ -34,6 +34,8 @@ class DatasetSource(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
 
     folder: bytes
     fingerprint: str
+    is_cached: bool = False
+    """It is a cached dataset: not all of its samples are there at any moment."""
 
 
 class Configure(msgspec.Struct, frozen=True, kw_only=True, tag=True, array_like=True):
