@@ -31,6 +31,7 @@ from feeder.daemon.node_process import START_DEADLINE_S, NodeProcess
 from feeder.daemon.notify import Notifier
 from feeder.daemon.start_report import READY, compose_report, describe_datasets, describe_ready
 from feeder.daemon.watch import TURN_S, HostWatch
+from feeder.disk_cache.messages import CannotFetch, FetcherBeat
 from feeder.doctor.report import find_worst
 from feeder.errors import DisagreementError, ResourceError
 from feeder.host.load import read_load
@@ -205,9 +206,12 @@ class Supervisor:
         except ChannelClosedError:
             self._reap(fetcher)
             return
-        if message is not None:
-            fetcher.beat()
-            self._watch.fetched = message.record
+        match message:
+            case FetcherBeat(record):
+                fetcher.beat()
+                self._watch.store = record
+            case CannotFetch():
+                _log.error("the fetcher ends: %s", message.message, extra={"kind": "fetcher"})
 
     def _on_message(self, node: NodeProcess) -> None:
         try:

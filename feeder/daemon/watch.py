@@ -21,7 +21,7 @@ from feeder import __version__
 from feeder.diagnosis.interval import HostInterval
 from feeder.diagnosis.verdict import Judge
 from feeder.host.processes import Busy
-from feeder.metrics.records import NodeRecord
+from feeder.metrics.records import NodeRecord, StoreRecord
 from feeder.metrics.report import (
     HistoryPoint,
     HostLoad,
@@ -94,6 +94,8 @@ class HostWatch:
         self._look_s: float | None = None  # when to look for neighbours next, if at all
         self._judge = Judge()
         self._point_s = load.clock_s
+        self.store: StoreRecord | None = None
+        """The fetcher's latest, if there is one."""
         self.due_s = load.clock_s
         """When to call ``turn``."""
         self.report = HostReport(
@@ -163,6 +165,7 @@ class HostWatch:
             ),
             load=load,
             neighbours=neighbours,
+            store=self.store,
             log_lines_dropped=log_lines.counters.log_lines_dropped,
             log_lines_limited=log_lines.counters.log_lines_limited,
         )

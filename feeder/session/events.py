@@ -193,7 +193,8 @@ class ReturnSlot(NamedTuple):
 
 
 class CloseSlots(NamedTuple):
-    """Free a session's memory once the socket no longer reads it; answer SlotsClosed."""
+    """Free a session's memory once the socket no longer reads it; answer SlotsClosed. No worker reads
+    the samples of its fetches any more."""
 
     session: int
 

@@ -125,8 +125,6 @@ class Filling:
         """Free an ended session's memory, unless workers write to it or its client maps it."""
         if not (session.is_closing or session.is_held or self.dispatcher.is_filling(session)):
             session.is_closing = True
-            for batch in session.wanted.values():
-                self._let_go(batch)
             self._instructions.append(events.CloseSlots(session.number))
 
     def _let_go(self, batch: PendingBatch) -> None:
