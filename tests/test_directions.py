@@ -58,8 +58,8 @@ imports nothing. Types come from its stub, ``__init__.pyi``, which no import run
 """
 
 THIRD_PARTY = words(
-    "PIL altair google_crc32c lmdb mlperf_logging msgspec numpy prometheus_client psutil pyarrow "
-    "ray rich scipy tensorboardX torch tqdm turbojpeg vl_convert wandb xxhash zmq zstandard"
+    "PIL altair google_crc32c lmdb mlperf_logging msgspec numpy obstore prometheus_client psutil "
+    "pyarrow ray rich scipy tensorboardX torch tqdm turbojpeg vl_convert wandb xxhash zmq zstandard"
 )
 
 TRAIN_EXTRA = {"altair", "mlperf_logging", "tensorboardX", "vl_convert", "wandb"}
@@ -95,6 +95,7 @@ ROOMS: Mapping[str, Row] = {
     "session": row("errors metrics remedies plan wire", "", pure=True),
     "process": row("errors installation metrics", "msgspec"),
     "host": row("errors metrics process", "numpy psutil"),
+    "store": row("errors installation process", "obstore"),
     "security": row("errors wire process", "zmq"),
     "client.core": row("errors metrics plan wire", "numpy msgspec", pure=True),
     "client": row("errors metrics plan wire process security client.core", "numpy msgspec zmq"),
