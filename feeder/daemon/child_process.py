@@ -1,4 +1,4 @@
-"""A process of the daemon: started with a channel, watched, ended, and started again after a crash."""
+"""A process of the daemon: started with a channel, watched, ended, restarted after a crash."""
 
 import contextlib
 import subprocess

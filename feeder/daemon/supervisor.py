@@ -209,7 +209,7 @@ class Supervisor:
         match message:
             case FetcherBeat(record):
                 fetcher.beat()
-                self._watch.store = record
+                self._watch.take_store(record)
             case CannotFetch():
                 _log.error("the fetcher ends: %s", message.message, extra={"kind": "fetcher"})
 

@@ -129,7 +129,8 @@ class HostReport(Struct, frozen=True, kw_only=True):
     """Those that use most CPU time, as far as /proc shows them; looked for only while the verdict
     is neighbour-bound, or about to be."""
     store: StoreRecord | None = None
-    """The fetcher's; None where no dataset is in a store."""
+    """The fetcher's latest record; None where no dataset is in a store."""
+    store_before: StoreRecord | None = None
     verdict: Verdict
     history: Annotated[tuple[HistoryPoint, ...], Meta(max_length=1024)] = ()
     """Oldest first."""

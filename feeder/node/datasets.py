@@ -79,7 +79,7 @@ class NodeDatasets:
                 _log.error("%s", self.served[name])
 
     def open_cached(self) -> dict[str, CachedDataset]:
-        """Open those of the served ones that are cached datasets, by name; the caller closes them."""
+        """Open the cached datasets among the served ones, by name; the caller closes them."""
         return {
             name: CachedDataset.open(path_from_bytes(source.folder))
             for name, source in self._sources.items()

@@ -61,8 +61,7 @@ class ServedDataset:
     layout: ShardLayout
     labels: LabelSpec = INDEX_LABELS
     is_cached: bool = False
-    """Whether its shards are pieces of a store's that are fetched to this host's disk: a batch waits
-    until its samples are there."""
+    """Whether pieces of its shards are fetched from a store: batches wait for their samples."""
     loss: str = ""
     """What its images lost by choice when it was packed; empty if nothing."""
 

@@ -193,7 +193,7 @@ class ReturnSlot(NamedTuple):
 
 
 class CloseSlots(NamedTuple):
-    """Free a session's memory once the socket no longer reads it; answer SlotsClosed. No worker reads
+    """Free a session's memory once the socket no longer reads it; answer SlotsClosed. Nothing reads
     the samples of its fetches any more."""
 
     session: int
@@ -234,9 +234,7 @@ class LogProgress(NamedTuple):
 _SlotInstruction = OpenSlots | ShareSlots | RefuseClaim | ReturnSlot | CloseSlots
 _WorkerInstruction = Fill | KillWorker | LogSilence | LogProgress
 _FetchInstruction = FetchSamples | CheckSamples | LetGo
-Instruction = (
-    Send | SendChunk | LogEnd | _SlotInstruction | _WorkerInstruction | _FetchInstruction
-)
+Instruction = Send | SendChunk | LogEnd | _SlotInstruction | _WorkerInstruction | _FetchInstruction
 
 SessionEnd = Literal["closed", "lost", "expired"]
 """The client said Bye or greeted again; its process or connection ended; it was silent."""

@@ -1,7 +1,8 @@
 """The sessions of a node process as a state machine: events in, instructions out, no clock.
 
     Hello ─► OpenSlots ─► SlotsOpened ─► Welcome
-    Request ─► batch waits for its samples, if these are in a store, and for a slot ─► chunks to workers ─► SendChunk … ─► client releases it
+    Request ─► batch waits for its samples, where a store has these: FetchSamples ─► SamplesFetched
+            ─► it waits for a slot ─► chunks to workers ─► SendChunk … ─► client releases it
             ─► ReturnSlot ─► SlotReturned ─► slot takes the next batch
     SlotsClaimed ─► ShareSlots ─► Lent instead of chunks, once the batch is whole
     Bye, lease expired, peer gone, holder gone

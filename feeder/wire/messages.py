@@ -159,8 +159,8 @@ class Request(_Message, frozen=True, kw_only=True):
     """Releases the batches ``release``, then requests the batches ``want``.
 
     ``number`` is chosen by the client and repeated in Lent: a client may give up a batch while its
-    Lent is in flight, and request the batch again. ``unowned`` are those of ``want`` whose lane another
-    feeder owns: a feeder does not fetch their pieces from a store for this one batch.
+    Lent is in flight, and request the batch again. ``unowned`` are those of ``want`` whose lane
+    another feeder owns: their pieces are not fetched from a store for one batch.
     """
 
     session: U64

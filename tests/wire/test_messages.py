@@ -56,7 +56,7 @@ FIELDS: dict[str, st.SearchStrategy[Any]] = {
     **dict.fromkeys(("dataset", "client", "content", "recipe_fingerprint"), names),
     **dict.fromkeys(("node", "feeder_version", "self_test", "text"), names),
     **dict.fromkeys(("job", "verdict"), st.just("") | names),
-    **dict.fromkeys(("want", "release"), batch_keys),
+    **dict.fromkeys(("want", "release", "unowned"), batch_keys),
     **dict.fromkeys(("clock_s", "waited_s", "cpu_s"), durations),
     **dict.fromkeys(("first", "valid"), rows),
     **dict.fromkeys(("images", "chunk_images", "sharers"), some_rows),
@@ -139,6 +139,7 @@ REQUEST: dict[str, Any] = {
     "number": 0,
     "want": [[0, 1]],
     "release": [],
+    "unowned": [],
 }
 
 
