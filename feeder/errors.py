@@ -3,7 +3,8 @@
     FeederError
     ├── ConfigError      the command line, the configuration or a recipe is invalid
     ├── DatasetError     a dataset, shard or source is missing, damaged or of another version
-    │   └── SampleError         one sample is damaged
+    │   ├── SampleError         one sample is damaged
+    │   └── StoreError          an object store has not what was asked for, or does not answer
     ├── ResourceError    the machine lacks something: disk, memory, a port, a library
     │   ├── DisagreementError   processes of a daemon would make different batches
     │   └── OutputError         standard output cannot be written
@@ -20,7 +21,7 @@ as ``feeder: error: …`` and exits with the class's ``exit_status``:
 """
 
 from collections.abc import Sequence
-from typing import ClassVar, Final
+from typing import ClassVar, Final, Literal, get_args
 
 _NAMED_MAX: Final = 3
 
@@ -49,6 +50,30 @@ class SampleError(DatasetError):
     def __init__(self, message: str, sample_id: int | None = None) -> None:
         super().__init__(message)
         self.sample_id = sample_id
+
+
+PassingFault = Literal["unreachable", "timeout", "server", "throttled", "reset", "short"]
+"""Why a store failed, if the same request may succeed later."""
+
+StoreFault = Literal["gone", "denied", "expired", "changed", "unknown"] | PassingFault
+
+
+class StoreError(DatasetError):
+    """Raised when an object store lacks an object, refuses it, or fails for longer than allowed.
+
+    gone: the bucket or the object; denied, expired: the credentials; changed: the object is another
+    one; server: status 5xx; throttled: too many requests; reset: in mid-transfer; short: less came
+    than was asked for.
+    """
+
+    def __init__(self, kind: StoreFault, message: str) -> None:
+        super().__init__(message)
+        self.kind: Final = kind
+
+    @property
+    def is_transient(self) -> bool:
+        """Whether the same request may succeed later."""
+        return self.kind in get_args(PassingFault)
 
 
 class ResourceError(FeederError):
