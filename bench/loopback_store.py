@@ -8,33 +8,33 @@ It answers GET and HEAD with ranges, ETags and If-Match, ignores signatures, and
 log is the account of what has left it: ``answers`` reads it.
 """
 
-import os
 import shutil
-import socket
 import subprocess
 import tempfile
-import time
 from collections.abc import Mapping
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Final, NamedTuple, Self
 from urllib.parse import unquote
 
 from feeder.errors import ResourceError
-from feeder.process.child import python_command
 
 from .daemon import free_port
 from .footprint import busy_s, family
-from .line_process import start_process, stop_process
+from .line_process import await_port, dying_with_us, start_process, stop_process
 
 BUCKET: Final = "bucket"
 PROGRAM: Final = "nginx"
 
+S3_ENVIRON: Final = {
+    "AWS_REGION": "us-east-1",
+    "AWS_ACCESS_KEY_ID": "feeder-bench",
+    "AWS_SECRET_ACCESS_KEY": "not-a-secret",
+    "AWS_EC2_METADATA_DISABLED": "true",
+}
+"""What s3:// needs besides the endpoint."""
+
 _READY_S: Final = 10.0
-_LAUNCH: Final = (
-    "import os, sys; from feeder.process.child import die_with_parent; "
-    "die_with_parent(int(sys.argv[1])); os.execv(sys.argv[2], sys.argv[2:])"
-)
 # One process, so that its CPU time is one number and it needs no user to drop privileges to. The
 # client and the network are to be the limit: files are sent by sendfile, and no connection ends.
 _CONFIGURATION: Final = """\
@@ -87,10 +87,8 @@ class LoopbackStore:
             self._answers = folder / "answers"
             configuration = folder / "nginx.conf"
             configuration.write_text(_CONFIGURATION.format(folder=folder, port=self.port))
-            command = [*python_command("x")[:2], "-c", _LAUNCH, str(os.getpid()), program]
-            self._process = start_process(
-                [*command, "-c", str(configuration)], stderr=subprocess.PIPE
-            )
+            command = dying_with_us(program, "-c", str(configuration))
+            self._process = start_process(command, stderr=subprocess.PIPE)
             stack.callback(self._stop)
             self._await_ready()
             self._resources = stack.pop_all()
@@ -107,14 +105,7 @@ class LoopbackStore:
 
     def environ(self, endpoint: str = "") -> dict[str, str]:
         """Return the variables with which s3:// means this server, perhaps behind a proxy."""
-        return {
-            "AWS_ENDPOINT_URL": endpoint or self.endpoint,
-            "AWS_ALLOW_HTTP": "true",
-            "AWS_REGION": "us-east-1",
-            "AWS_ACCESS_KEY_ID": "feeder-bench",
-            "AWS_SECRET_ACCESS_KEY": "not-a-secret",
-            "AWS_EC2_METADATA_DISABLED": "true",
-        }
+        return {"AWS_ENDPOINT_URL": endpoint or self.endpoint, **S3_ENVIRON}
 
     def answers(self) -> list[Answer]:
         lines = self._answers.read_text("utf-8").splitlines()
@@ -138,15 +129,12 @@ class LoopbackStore:
         self.close()
 
     def _await_ready(self) -> None:
-        until_s = time.monotonic() + _READY_S
-        while self._process.poll() is None and time.monotonic() < until_s:
-            with suppress(OSError), socket.create_connection(("127.0.0.1", self.port), 1.0):
-                return
-            time.sleep(0.01)  # nothing tells when it listens
-        self._process.kill()
-        assert self._process.stderr is not None
-        problem = self._process.stderr.read().decode(errors="replace").strip().rpartition("\n")[2]
-        raise ResourceError(f"{PROGRAM} does not start: {problem or 'it says nothing'}")
+        if not await_port(self.port, self._process, _READY_S):
+            assert self._process.stderr is not None
+            self._process.kill()
+            lines = self._process.stderr.read().decode(errors="replace").strip().splitlines()
+            problem = lines[-1] if lines else f"it does not listen within {_READY_S:g} s"
+            raise ResourceError(f"{PROGRAM} does not start: {problem}")
 
     def _stop(self) -> None:
         stop_process(self._process)

@@ -190,8 +190,8 @@ KNOWN = {*sys.stdlib_module_names, "_typeshed", *OURS}  # all else is third-part
 PARTS = {"jpeg.crop_decode", "sample.cache_plan", "source.location.splits"}
 """Pure modules in impure rooms."""
 TEST_ONLY_FOLDERS = words(
-    "support exact faults fuzz numa ui smoke slurm kubernetes frameworks frameworks/recording "
-    "frameworks/scripts source/golden"
+    "support exact faults fuzz numa ui stores smoke slurm kubernetes frameworks "
+    "frameworks/recording frameworks/scripts source/golden"
 )
 
 

@@ -14,6 +14,7 @@ import pytest
 
 from bench.daemon import free_port
 from bench.line_process import LineProcess
+from bench.loopback_store import S3_ENVIRON as S3_ENVIRON
 from bench.loopback_store import LoopbackStore
 from feeder.errors import ResourceError
 from feeder.process.child import python_command
@@ -47,8 +48,8 @@ def loopback_store(folders: Mapping[str, Path]) -> Iterator[LoopbackStore]:
 
 
 @contextmanager
-def moto_store() -> Iterator[str]:
-    """Run moto's S3, which lists, and knows credentials and versions; yield its endpoint.
+def moto_store() -> Iterator[int]:
+    """Run moto's S3, which lists, and knows credentials and versions; yield its port.
 
     Buckets and objects are what a test puts there, over HTTP. Skips where it is not installed.
     """
@@ -57,4 +58,4 @@ def moto_store() -> Iterator[str]:
     command = [*python_command("x")[:2], "-c", _MOTO, str(os.getpid()), str(port)]
     with LineProcess(command, cwd=REPOSITORY, log=os.open(os.devnull, os.O_WRONLY)) as process:
         assert process.next_line(DEADLINE_S) == "ready"
-        yield f"http://127.0.0.1:{port}"
+        yield port
