@@ -175,13 +175,16 @@ TABLE: Mapping[str, Row] = {
     **ROOMS,
     "bench": row(PRODUCT),
     "bench.data": row(f"{PRODUCT} bench"),
-    **{f"bench.{room}": WITH_DATA for room in words("micro stream chaos cluster rivals demo gpu")},
+    **{
+        f"bench.{room}": WITH_DATA
+        for room in words("micro stream store chaos cluster rivals demo gpu")
+    },
     "bench.rivals.scripts": row(f"{PRODUCT} bench"),
     "bench.pack": row(f"{PRODUCT} bench bench.data bench.rivals"),
     "bench.plots": row("errors process bench bench.cluster bench.micro bench.rivals bench.stream"),
     "bench.cli": row(
         "errors jpeg process bench bench.chaos bench.cluster bench.data bench.gpu bench.micro "
-        "bench.pack bench.plots bench.rivals bench.stream"
+        "bench.pack bench.plots bench.rivals bench.store bench.stream"
     ),
     "bench.__main__": row("process bench.cli"),
 }
