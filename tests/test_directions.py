@@ -177,13 +177,16 @@ TABLE: Mapping[str, Row] = {
     **ROOMS,
     "bench": row(PRODUCT),
     "bench.data": row(f"{PRODUCT} bench"),
-    **{f"bench.{room}": WITH_DATA for room in words("micro stream chaos cluster rivals demo gpu")},
+    **{
+        f"bench.{room}": WITH_DATA
+        for room in words("micro stream store chaos cluster rivals demo gpu")
+    },
     "bench.rivals.scripts": row(f"{PRODUCT} bench"),
     "bench.pack": row(f"{PRODUCT} bench bench.data bench.rivals"),
     "bench.plots": row("errors process bench bench.cluster bench.micro bench.rivals bench.stream"),
     "bench.cli": row(
         "errors jpeg process bench bench.chaos bench.cluster bench.data bench.gpu bench.micro "
-        "bench.pack bench.plots bench.rivals bench.stream"
+        "bench.pack bench.plots bench.rivals bench.store bench.stream"
     ),
     "bench.__main__": row("process bench.cli"),
 }
@@ -192,8 +195,8 @@ KNOWN = {*sys.stdlib_module_names, "_typeshed", *OURS}  # all else is third-part
 PARTS = {"jpeg.crop_decode", "sample.cache_plan", "source.location.splits"}
 """Pure modules in impure rooms."""
 TEST_ONLY_FOLDERS = words(
-    "support exact faults fuzz numa ui smoke slurm kubernetes frameworks frameworks/recording "
-    "frameworks/scripts source/golden"
+    "support exact faults fuzz numa ui stores smoke slurm kubernetes frameworks "
+    "frameworks/recording frameworks/scripts source/golden"
 )
 
 
