@@ -11,8 +11,8 @@ more; these are hints, and lost with the connection. A fetcher that ends is conn
 asked again for all that is outstanding.
 
 A batch that another feeder owns is drawn from pieces that this host does not need: its samples
-are fetched alone. So are those of a lane that is permuted as a whole, whose batches need a sample
-of each piece at once, while all its pieces follow.
+are fetched alone. So are leftovers, and those of a lane that is permuted as a whole, whose batches
+need a sample of each piece at once, while all its pieces follow.
 """
 
 import functools
@@ -106,7 +106,8 @@ class Fetches:
     def begin(self, batch: PendingBatch) -> list[SamplesFetched]:
         """Carry out FetchSamples; return the answer if all samples are there."""
         session, plan = batch.session, self._plan_of(batch.session, batch.epoch)
-        is_whole = not (batch.is_unowned or plan.draws_whole_lanes)
+        is_scattered = plan.draws_whole_lanes or plan.lane(batch.index) is None
+        is_whole = not (batch.is_unowned or is_scattered)
         fetch = _Fetch(session.dataset, session.number, plan.samples(batch.index), is_whole)
         fetch.unpinned = self._datasets[fetch.dataset].pieces_of(fetch.sample_ids).tolist()
         self._fetches[batch.fetch] = fetch
