@@ -52,11 +52,11 @@ def retries() -> Retries:
 
 @pytest.fixture
 def open_store(monkeypatch: pytest.MonkeyPatch, retries: Retries) -> Open:
-    """Opens a store, in the environment of a server; retries for a third of a second."""
+    """Opens a store, in the environment of a server."""
     pytest.importorskip("obstore")
     pytest.importorskip("botocore")
 
-    def open_store(url: str, environment: Mapping[str, str], patience_s: float = 0.3) -> Store:
+    def open_store(url: str, environment: Mapping[str, str], patience_s: float = 60.0) -> Store:
         for name, value in environment.items():
             monkeypatch.setenv(name, value)
         return Store(StoreAddress.parse(url), on_retry=retries.append, patience_s=patience_s)

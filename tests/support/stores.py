@@ -35,7 +35,7 @@ main(["-H", "127.0.0.1", "-p", "0"])
 """
 
 
-def s3_environment(endpoint: str) -> dict[str, str]:
+def client_environment(endpoint: str) -> dict[str, str]:
     """Return what clients of S3 need for a store on loopback, with any keys."""
     return {
         "AWS_ENDPOINT_URL": endpoint,
@@ -50,7 +50,7 @@ class S3Server:
 
     def __init__(self, endpoint: str) -> None:
         self.endpoint = endpoint
-        self.environment = s3_environment(endpoint)
+        self.environment = client_environment(endpoint)
 
     def make_bucket(self, name: str) -> None:
         self._send("PUT", name)
@@ -183,7 +183,7 @@ class FaultyStore:
         """The method, the path and the headers of each, in order."""
         self.connections: list[socket.socket] = []
         self._faults: dict[str, deque[Fault]] = defaultdict(deque)
-        self._closing = threading.Event()
+        self.closing = threading.Event()
         store = self
 
         class Handler(_Handler):
@@ -192,7 +192,7 @@ class FaultyStore:
         self._server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         self._server.daemon_threads = False  # so that close() waits for them
         self.endpoint = f"http://127.0.0.1:{self._server.server_address[1]}"
-        self.environment = s3_environment(self.endpoint)
+        self.environment = client_environment(self.endpoint)
         self._thread = threading.Thread(
             target=self._server.serve_forever, kwargs={"poll_interval": 0.01}
         )
@@ -206,7 +206,7 @@ class FaultyStore:
         return f'"{md5(self.objects[path], usedforsecurity=False).hexdigest()}"'
 
     def close(self) -> None:
-        self._closing.set()
+        self.closing.set()
         self._server.shutdown()
         for connection in self.connections:
             with contextlib.suppress(OSError):  # it is closed already
@@ -279,9 +279,9 @@ class _Handler(http.server.BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         self.rfile.read(int(self.headers.get("Content-Length", 0)))
         self.owner.requests.append((self.command, self.path, dict(self.headers)))
-        answer = self.owner.answer(self.path, self.headers)
+        answer, closing = self.owner.answer(self.path, self.headers), self.owner.closing
         if answer.held is not None:
-            answer.held.wait(DEADLINE_S)
+            wait_until(lambda: answer.held.is_set() or closing.is_set(), "an answer that is held")
         self.send_response(answer.status)
         self.send_header("Content-Length", str(len(answer.body)))
         for name, value in answer.headers.items():
@@ -291,7 +291,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             self.wfile.write(answer.body[: answer.sent_bytes])
         self.wfile.flush()
         if answer.ending == "stall":
-            self.owner._closing.wait(DEADLINE_S)
+            closing.wait(DEADLINE_S)
         if answer.ending == "reset":
             linger = struct.pack("ii", 1, 0)  # close() then sends RST
             self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
