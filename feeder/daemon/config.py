@@ -125,7 +125,7 @@ class CacheConfig:
     # The same folder: pieces of datasets in stores are a cache, too.
     disk_path: Annotated[str, FILE_PATH] = ""
     # "auto" leaves a share of the file system free (disk_cache/fetcher.py).
-    disk_bytes: Annotated[int | Literal["auto"], size(1 << 30, 1 << 50)] = "auto"
+    disk_bytes: Annotated[int | Literal["auto"], size(1 << 20, 1 << 50)] = "auto"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
