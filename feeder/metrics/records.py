@@ -256,6 +256,12 @@ class NodeRecord(Struct, kw_only=True):
     chunk_s: Histogram = fields.histogram(
         "From a chunk's dispatch to its last row.", "chunk_duration_seconds", start=Histogram
     )
+    fetching_batches: Total = gauge("Batches that wait for samples from a store.")
+    fetch_s: Histogram = fields.histogram(
+        "From a batch's request until its samples were on disk.",
+        "fetch_duration_seconds",
+        start=Histogram,
+    )
     batch_s: Histogram = fields.histogram(
         "From a batch's request to its last row.", "batch_duration_seconds", start=Histogram
     )
