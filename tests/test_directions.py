@@ -137,8 +137,8 @@ ROOMS: Mapping[str, Row] = {
     "doctor": row("errors installation process host jpeg security sample", "zmq"),
     "daemon": row(f"{DECODING} session worker node diagnosis monitoring doctor", "msgspec"),
     "cli": row(
-        f"{DECODING} security client client.core source survey pack pack_cache repack diagnosis "
-        "doctor daemon screens cluster",
+        f"{DECODING} store disk_cache security client client.core source survey pack pack_cache "
+        "repack diagnosis doctor daemon screens cluster",
         "msgspec numpy zmq PIL",
     ),
     "cluster.policy": row("process", "", pure=True),

@@ -41,7 +41,7 @@ from feeder.disk_cache.room import Eviction, Room, Served
 from feeder.disk_cache.transfers import Transfers
 from feeder.disk_cache.wants import Key, Task, Wants, split_pieces
 from feeder.disk_cache.windows import Windows
-from feeder.errors import DatasetError, ProtocolError, StoreError
+from feeder.errors import DatasetError, FeederError, ProtocolError, ResourceError, StoreError
 from feeder.metrics.records import StoreRecord
 from feeder.process.backoff import Backoff
 from feeder.store.address import StoreAddress
@@ -95,8 +95,7 @@ class _Threads:
             except Exception as caught:  # noqa: BLE001 -- ``end`` raises what it does not expect
                 error = caught
             self._results.append(partial(self._finish, end, result, error))
-            with contextlib.suppress(OSError):  # the fetcher is closed
-                os.eventfd_write(self._wake_fd, 1)
+            os.eventfd_write(self._wake_fd, 1)
 
     def _finish(self, end: _End, result: _Result, error: Exception | None) -> None:
         self.busy -= 1
@@ -119,7 +118,7 @@ class Fetcher:
         Raises DatasetError or ResourceError if a folder is no cached dataset.
         """
         self.record = StoreRecord()
-        self.problem: Exception | None = None
+        self.problem: FeederError | None = None
         """The last one of a piece that no batch waited for."""
         self.wake_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self.deadline_s = 0.0
@@ -158,7 +157,10 @@ class Fetcher:
             case Forget(number):
                 self._wants.forget(client, number)
             case Ahead(dataset, ranges):
-                parts = split_pieces(ranges, self._check(dataset, ranges).piece)
+                cached = self._check(dataset, ranges)
+                parts = split_pieces(ranges, cached.piece)
+                for piece in parts:
+                    cached.pin(piece)  # for the evictions of other daemons
                 self._windows.enter(client, dataset, parts)
                 self._wants.ahead(dataset, parts)
             case Behind(dataset, ranges):
@@ -206,11 +208,25 @@ class Fetcher:
         """Whether nothing is in flight that a message would not begin."""
         return not (self._in_flight or self._is_evicting or self._postponed)
 
+    @property
+    def is_full(self) -> bool:
+        """Whether what is ahead waits for room, and nothing may be evicted for it."""
+        return self.is_idle and self._stuck_until_s[False] > time.monotonic()
+
+    def cached(self, name: str) -> CachedDataset:
+        """Return a dataset, open until ``close``."""
+        return self._datasets[name].cached
+
     def close(self) -> None:
-        """Close the datasets; transfers in flight are abandoned."""
-        os.close(self.wake_fd)
-        for transfers in self._datasets.values():
-            transfers.cached.close()
+        """Close the datasets. While threads are at work, the end of the process does: what they
+        write to a descriptor must not end up in another file that got its number.
+        """
+        while self._results:
+            self._results.popleft()()
+        if not (self._pieces.busy or self._blobs.busy or self._chores.busy):
+            os.close(self.wake_fd)
+            for transfers in self._datasets.values():
+                transfers.cached.close()
 
     # --- Transfers --------------------------------------------------------------------------------
 
@@ -245,7 +261,7 @@ class Fetcher:
         threads.start(partial(work, task.key[1]), partial(self._end, task))
 
     def _end(self, task: Task, is_done: _Result, error: Exception | None) -> None:
-        expected, (dataset, piece) = self._in_flight.pop(task.key), task.key
+        expected = self._in_flight.pop(task.key)
         if error is not None:
             self._fail(task, error, time.monotonic())
         elif not is_done:  # another process is at it
@@ -253,10 +269,8 @@ class Fetcher:
         else:
             self._room.used_bytes += expected
             self._full_tries.pop(task.key, None)
-            self._pauses.pop(dataset, None)
+            self._pauses.pop(task.key[0], None)
             self.record.pieces += len(task.ranges) == 1
-            if task.key in self._windows:  # other daemons evict nothing that is pinned
-                self._datasets[dataset].cached.pin(piece)
             self._wants.done(task)
 
     def _fail(self, task: Task, error: Exception, now_s: float) -> None:
@@ -266,15 +280,15 @@ class Fetcher:
             if self._full_tries[task.key] < _FULL_TRIES:
                 missing = self._datasets[dataset].missing_bytes(task.ranges)
                 self._evict(missing, with_windows=task.is_wanted)
-                self._postponed.append((now_s + _POSTPONED_S, task))
+                self._postponed.append((now_s + _STUCK_S, task))
                 return
-        self._full_tries.pop(task.key, None)
+            self._full_tries.clear()  # what this batch held may be evicted for the others
         _log.warning("%s", message, extra={"kind": kind, "dataset": dataset})
         is_transient = isinstance(error, StoreError) and error.is_transient
         failed = self._wants.failed(task, kind, message, now_s, is_transient=is_transient)
         self.record.failures[kind] += failed
         if not task.is_wanted:
-            self.problem = error
+            self.problem = error if isinstance(error, FeederError) else ResourceError(message)
             backoff = self._pauses.get(dataset, (Backoff(1.0, PATIENCE_S), 0.0))[0]
             self._pauses[dataset] = backoff, now_s + backoff.next_s()
 
