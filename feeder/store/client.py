@@ -56,7 +56,8 @@ class Store:
         """Open it, without a request; ConfigError if obstore is missing or the environment wrong.
 
         ``on_retry`` gets the reason of each request that is made again, a StoreError's kind, and
-        "credentials" for a refresh of them that failed. No retry starts after ``patience_s``.
+        "credentials" for a refresh of them that failed; from any thread that uses the store. No
+        retry starts after ``patience_s``.
         """
         self.address = address
         self._on_retry = on_retry

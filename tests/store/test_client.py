@@ -11,6 +11,7 @@ from feeder.errors import ConfigError, StoreError
 from feeder.store import connect
 from feeder.store.address import StoreAddress
 from feeder.store.client import Store
+from feeder.store.faults import explain
 from tests.store.conftest import Open, Retries
 from tests.support.stores import (
     Answer,
@@ -230,6 +231,17 @@ def test_a_store_that_cannot_be_reached(faulty: FaultyStore, open_store: Open) -
     store = open_store(URL, {"AWS_ENDPOINT_URL": "https://store.invalid"}, patience_s=0)
     with pytest.raises(StoreError, match=r"cannot be reached \(failed to lookup address"):
         store.read("object", 0, 100)
+
+
+def test_a_certificate_of_an_unknown_authority_is_named() -> None:
+    text = (
+        "Generic S3 error: Error performing GET https://host/b/o?sig=hidden in 5ms - HTTP error: "
+        "error sending request\n\nDebug source:\nGeneric { source: HttpError {\n    kind: Connect,"
+        "\n error: InvalidCertificate(\n    UnknownIssuer,\n), } }"
+    )  # as obstore 0.12.1 has it
+    error = explain(Exception(text), "s3://b/o")
+    assert (error.kind, error.is_transient) == ("unknown", False)
+    assert "TLS certificate is not valid (UnknownIssuer): if its authority is" in str(error)
 
 
 def test_a_store_that_ignores_ranges(faulty: FaultyStore, open_store: Open) -> None:
