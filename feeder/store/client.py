@@ -1,7 +1,7 @@
-"""One bucket or prefix of a store: ranges are read, objects looked at and listed.
+"""One bucket or prefix of a store: reads ranges of objects, looks at objects, lists them.
 
-The library underneath is obstore. Its own retries are off, so that each is counted with its reason:
-what may pass is tried again, with exponential backoff, as long as the store's patience lasts.
+obstore makes the requests. Its own retries are off, so that each retry is counted with its reason:
+transient faults are retried here, with exponential backoff and jitter.
 """
 
 import random

@@ -21,7 +21,7 @@ HOUR_S = 3600.0
 
 
 class Service:
-    """Gives credentials for an hour, by a clock that stands, until it is told to fail."""
+    """Gives credentials for an hour, by a clock that stands, until it is down."""
 
     def __init__(self, life_s: float | None = HOUR_S) -> None:
         self.now_s = 1e9
