@@ -65,7 +65,7 @@ def find_aws() -> Found:
 
 
 def _find_expiry_s(credentials: Any) -> float | None:
-    """Return when they expire: by bisection, as botocore reports only whether they do within N s."""
+    """Return when they expire: by bisection: botocore reports only whether within N s."""
     now_s = time.time()
     if not hasattr(credentials, "refresh_needed") or not credentials.refresh_needed(_LIFE_MAX_S):
         return None
