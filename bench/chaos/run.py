@@ -8,33 +8,42 @@ before, so at least one can always be reached, unless the run has a single feede
 batches are compared with batches made afterwards without a daemon. Lost, repeated or different
 batches, leaks, too little throughput and too long a wait after a node process was killed end the
 bench with status 1 and the reason.
+
+With ``--store`` the dataset is in a store, behind a proxy with faults of its own, and all feeders
+share one disk cache, which holds a part of it.
 """
 
 import argparse
 import math
 import sys
+import tempfile
 import time
 from collections import Counter
-from collections.abc import Sequence
-from contextlib import ExitStack
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from feeder.dataset.manifest import load_manifest
 from feeder.dataset.opened import Dataset
 from feeder.errors import ConfigError
 from feeder.pack.progress import ProgressLine
 from feeder.plan.epoch import rank_indices
 from feeder.plan.recipe import Recipe
 
+from ..daemon import DATASET_NAME
 from ..data.material import dataset_or_synthetic
+from ..loopback_store import LoopbackStore
 from ..machine import describe_machine
 from ..report import JudgedReport
+from ..store_proxy import StoreProxy
 from .clients import Client, ClientOrders
 from .judgement import Run, check_arrivals, draw_faults, judge
-from .scene import Feeder, Scene
+from .scene import Feeder, Remote, Scene
 
 LEASE_S: Final = 5.0
+CACHE_SHARE: Final = 0.6  # of the dataset, for all feeders together
 _SCHEDULE_MIN: Final = 64  # batches of all clients before the schedule repeats, at least
 
 
@@ -48,8 +57,10 @@ def run(arguments: argparse.Namespace) -> ChaosReport:
         path = stack.enter_context(dataset_or_synthetic(arguments.dataset, images=arguments.images))
         machine = describe_machine()
         steps, epochs = _plan_schedule(path, arguments)
+        remote = stack.enter_context(_remote(path)) if arguments.store else None
         feeders = [
-            stack.enter_context(Feeder(path, lease_s=LEASE_S)) for _ in range(arguments.nodes)
+            stack.enter_context(Feeder(remote or path, lease_s=LEASE_S))
+            for _ in range(arguments.nodes)
         ]
         orders = [
             ClientOrders(
@@ -63,7 +74,10 @@ def run(arguments: argparse.Namespace) -> ChaosReport:
             )
             for rank in range(arguments.clients)
         ]
-        record = _run(stack.enter_context(Scene(feeders)), orders, arguments)
+        scene = stack.enter_context(Scene(feeders, remote.proxy if remote else None))
+        record = _run(scene, orders, arguments)
+        if remote is not None:
+            record.leaks.extend(f"{path.name} in the cache" for path in remote.cache.rglob("*.tmp"))
         keys = {arrival.key for arrivals in record.arrivals for arrival in arrivals}
         from .trainer import make_digests  # with torch, which takes seconds to import
 
@@ -83,6 +97,24 @@ def run(arguments: argparse.Namespace) -> ChaosReport:
             for fault in record.faults
         ],
     )
+
+
+@contextmanager
+def _remote(path: Path) -> Iterator[Remote]:
+    """Put the dataset into a store behind a proxy; the cache holds a part, so fetches go on."""
+    size_bytes = sum(shard.bytes for shard in load_manifest(path).shards)
+    with (
+        LoopbackStore({DATASET_NAME: path}) as store,
+        StoreProxy(store.port) as proxy,
+        tempfile.TemporaryDirectory(prefix="feeder-chaos-") as folder,
+    ):
+        yield Remote(
+            store.url(DATASET_NAME),
+            store.environ(proxy.endpoint),
+            Path(folder),
+            round(CACHE_SHARE * size_bytes),
+            proxy,
+        )
 
 
 def _plan_schedule(path: Path, arguments: argparse.Namespace) -> tuple[int, int]:
@@ -137,7 +169,12 @@ def _run(scene: Scene, orders: Sequence[ClientOrders], arguments: argparse.Names
 def _break_things(scene: Scene, arguments: argparse.Namespace, until_s: float) -> None:
     progress = ProgressLine(sys.stderr)
     progress.begin("breaking", "faults", round(60 * arguments.minutes / arguments.every))
-    faults = draw_faults(arguments.seed, feeders=len(scene.feeders), clients=len(scene.clients))
+    faults = draw_faults(
+        arguments.seed,
+        feeders=len(scene.feeders),
+        clients=len(scene.clients),
+        has_store=scene.store is not None,
+    )
     next_s = time.monotonic()
     while next_s < until_s and scene.is_well:
         scene.pump(next_s)
