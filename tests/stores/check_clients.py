@@ -1,4 +1,4 @@
-"""``feeder.store`` with the stores of three clouds: listed, read, changed, refused."""
+"""``feeder.store`` with Azure and Google Cloud Storage: listed, read, changed, refused."""
 
 from collections.abc import Iterator
 
@@ -13,7 +13,7 @@ from tests.stores.emulators import Emulator
 DATA = bytes(range(256)) * 1_000
 
 
-@pytest.fixture(scope="module", params=["moto", "azurite", "fake_gcs"])
+@pytest.fixture(scope="module", params=["azurite", "fake_gcs"])
 def emulator(request: pytest.FixtureRequest) -> Iterator[Emulator]:
     with getattr(emulators, request.param)() as running:
         running.put("set/shard-00000.fds", DATA)
