@@ -128,6 +128,7 @@ ROOMS: Mapping[str, Row] = {
         "msgspec xxhash",
     ),
     "repack": row("errors plan process jpeg jpeg.crop_decode dataset pack", "numpy msgspec"),
+    "disk_cache": row("errors metrics plan process dataset store", "numpy msgspec xxhash"),
     "worker": row(
         "errors plan wire process jpeg dataset sample sample.cache_plan", "numpy msgspec"
     ),

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from feeder.daemon.config import Config
+from feeder.disk_cache.cached import is_cached
 from feeder.errors import ResourceError
 from feeder.host.memory_budget import (
     CACHE_SHARE,
@@ -59,10 +60,12 @@ def plan_nodes(
     fingerprints: Mapping[str, str],
     placements: Sequence[NodePlacement],
     files_max: int,
+    fetcher: bytes = b"",
 ) -> list[NodeConfig]:
     """Plan each node process's configuration; the first one binds the endpoints as configured.
 
-    ``fingerprints`` are those of the datasets' manifests, by name. Each process may open
+    ``fingerprints`` are those of the datasets' manifests, by name; ``fetcher`` is where that of the
+    cached ones listens. Each process may open
     ``files_max`` files; ResourceError if these are too few.
     """
     serve = config.serve
@@ -94,7 +97,11 @@ def plan_nodes(
             workers=placement.workers,
             worker=Configure(
                 datasets={
-                    name: DatasetSource(folder=os.fsencode(config.data[name]), fingerprint=digest)
+                    name: DatasetSource(
+                        folder=os.fsencode(config.data[name]),
+                        fingerprint=digest,
+                        is_cached=is_cached(Path(config.data[name])),
+                    )
                     for name, digest in fingerprints.items()
                 },
                 open_shards=files.open_shards,
@@ -105,6 +112,7 @@ def plan_nodes(
             limits=limits,
             weights={client: dict(jobs) for client, jobs in config.weights.items()},
             decoded_bytes=decoded_bytes,
+            fetcher=fetcher,
             nodes=nodes,
             secret_key=os.fsencode(serve.secret_key),
             client_keys=os.fsencode(serve.client_keys),

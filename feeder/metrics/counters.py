@@ -80,7 +80,7 @@ class SessionCounters(Struct, kw_only=True):
     batches_released: int = counter("Batches that clients gave back.")
     batches_failed: Reasons = _by(
         "Batches that could not be made, by reason.",
-        "bad-sample resource stalled-storage unreadable worker-died",
+        "bad-sample resource stalled-storage store unreadable worker-died",
     )
     """Unreadable: a shard or a manifest; resource: memory or descriptors."""
     bad_samples: int = trouble("Different samples that were found damaged.")

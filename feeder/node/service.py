@@ -19,6 +19,7 @@ from feeder.metrics.hangs import CATCH_UP_S, SUSPENDED_S
 from feeder.metrics.report import VERDICT_CHARS_MAX
 from feeder.node.claim_listener import ClaimListener
 from feeder.node.clients import Clients
+from feeder.node.fetches import Fetches
 from feeder.node.messages import Board, read_board
 from feeder.node.name_requests import NameRequests
 from feeder.node.router import Router
@@ -68,6 +69,7 @@ class NodeService:
         status: NodeStatus,
         *,
         cache: DecodedCache | None = None,
+        fetches: Fetches,
         board: int,
     ) -> None:
         """Serve with the workers of ``pool``, which report through ``on_worker``.
@@ -90,6 +92,7 @@ class NodeService:
         status.cache_budget_bytes = 0 if cache is None else cache.plan.total_bytes
         status.datasets_failed = sum(isinstance(d, str) for d in table.datasets.values())
         self._slots = SlotStore()
+        self.fetches = fetches
         self.clients = Clients(router, self._on_message)
         self._board_fd = board
         self._board = Board()
@@ -148,6 +151,10 @@ class NodeService:
                         self._send_chunk(instruction, now_s)
                     case events.ReturnSlot(session, slot):
                         pending += self._slots.want_back(session, slot, now_s)
+                    case events.FetchSamples(batch):
+                        pending += self.fetches.begin(batch)
+                    case events.LetGo(fetch):
+                        self.fetches.let_go(fetch)
                     # Those above for each batch, those below now and then.
                     case events.OpenSlots(opened):
                         pending.append(self._open_slots(opened))
@@ -161,7 +168,10 @@ class NodeService:
                         if self._open.pop(session, None) is not None:
                             for worker in self.pool.numbers:
                                 self.pool.send(worker, CloseSession(session=session))
+                        self.fetches.end_session(session)
                         pending += self._slots.want_back(session, None, now_s)
+                    case events.CheckSamples(fetch, chunk):
+                        self.fetches.check(fetch, chunk)
                     case events.LogEnd(ended, how):
                         log_session_end(ended, how, self.table.limits.lease_s)
                     case events.LogSilence(chunk) | events.LogProgress(chunk):

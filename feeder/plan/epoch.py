@@ -81,6 +81,12 @@ class ShardLayout:
         )
         return shards, sample_ids - shards * short_rows - np.minimum(shards, long_shards)
 
+    def rows(self, shard: int) -> slice:
+        """Return the ids of a shard's samples."""
+        short_rows, long_shards = divmod(self.samples, self.shards)
+        first = shard * short_rows + min(shard, long_shards)
+        return slice(first, first + short_rows + (shard < long_shards))
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Stage:
@@ -161,6 +167,16 @@ class EpochPlan:
     def working_set_bytes(self) -> int:
         """The working set's part of the dataset's bytes."""
         return self.shape.working_set * self.layout.size_bytes // self.layout.samples
+
+    @property
+    def draws_whole_lanes(self) -> bool:
+        """Whether batches are drawn from all of their lane, not from a window of it."""
+        return self.shuffle and self._lane_order(0).is_whole
+
+    def lane_range(self, lane: int) -> tuple[int, int]:
+        """Return the first sample id of a lane, and its end."""
+        first = int(self._starts[lane])
+        return first, first + int(self._sizes[lane])
 
     def lane(self, index: int) -> int | None:
         """Return the lane of the batch's first sample, None if that sample is a leftover.

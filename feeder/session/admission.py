@@ -60,6 +60,8 @@ class ServedDataset:
     classes: tuple[str, ...]
     layout: ShardLayout
     labels: LabelSpec = INDEX_LABELS
+    is_cached: bool = False
+    """Whether pieces of its shards are fetched from a store: batches wait for their samples."""
     loss: str = ""
     """What its images lost by choice when it was packed; empty if nothing."""
 

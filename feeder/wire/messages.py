@@ -44,7 +44,7 @@ from feeder.plan.labels import INDEX_LABELS, LabelSpec
 from feeder.plan.lanes import LANES_LIMIT
 from feeder.plan.recipe import MAX_BATCH_SIZE, Recipe
 
-PROTOCOL_VERSION: Final = 7
+PROTOCOL_VERSION: Final = 8
 MAGIC: Final = b"FDR"
 MAX_HEADER_BYTES: Final = 64 * 1024  # of any frame from a client
 MAX_NODE_HEADER_BYTES: Final = 16 * 1024 * 1024  # a Welcome carries all class names
@@ -159,13 +159,15 @@ class Request(_Message, frozen=True, kw_only=True):
     """Releases the batches ``release``, then requests the batches ``want``.
 
     ``number`` is chosen by the client and repeated in Lent: a client may give up a batch while its
-    Lent is in flight, and request the batch again.
+    Lent is in flight, and request the batch again. ``unowned`` are those of ``want`` whose lane
+    another feeder owns: their pieces are not fetched from a store for one batch.
     """
 
     session: U64
     number: Count = 0
     want: BatchKeys = ()
     release: BatchKeys = ()
+    unowned: BatchKeys = ()
 
 
 class Ping(_Message, frozen=True, kw_only=True):

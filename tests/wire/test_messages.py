@@ -56,7 +56,7 @@ FIELDS: dict[str, st.SearchStrategy[Any]] = {
     **dict.fromkeys(("dataset", "client", "content", "recipe_fingerprint"), names),
     **dict.fromkeys(("node", "feeder_version", "self_test", "text"), names),
     **dict.fromkeys(("job", "verdict"), st.just("") | names),
-    **dict.fromkeys(("want", "release"), batch_keys),
+    **dict.fromkeys(("want", "release", "unowned"), batch_keys),
     **dict.fromkeys(("clock_s", "waited_s", "cpu_s"), durations),
     **dict.fromkeys(("first", "valid"), rows),
     **dict.fromkeys(("images", "chunk_images", "sharers"), some_rows),
@@ -139,12 +139,13 @@ REQUEST: dict[str, Any] = {
     "number": 0,
     "want": [[0, 1]],
     "release": [],
+    "unowned": [],
 }
 
 
 def frame_of(fields: object) -> bytes:
     """A frame from a peer without Feeder's checks."""
-    return b"FDR\x07" + msgspec.msgpack.encode(fields)
+    return b"FDR\x08" + msgspec.msgpack.encode(fields)
 
 
 @settings(max_examples=300)
@@ -153,7 +154,7 @@ def test_a_message_comes_back_equal(message: ClientMessage | NodeMessage) -> Non
     is_of_client = isinstance(message, get_args(ClientMessage))
     decode = decode_from_client if is_of_client else decode_from_node
     frame = encode(message)
-    assert frame.startswith(b"FDR\x07")
+    assert frame.startswith(b"FDR\x08")
     for buffer in (frame, memoryview(frame)):
         assert decode(buffer) == message
         assert type(decode(buffer)) is type(message)
@@ -338,14 +339,14 @@ def test_a_welcome_holds_what_is_large(large: dict[str, Any]) -> None:
     assert decode_from_node(encode(message)) == message
 
 
-@pytest.mark.parametrize("version", [0, 6, 255])
+@pytest.mark.parametrize("version", [0, 7, 255])
 def test_other_version_is_a_version_mismatch_whatever_follows(version: int) -> None:
     for rest in (b"", b"\xc1", encode(Ping(session=1))[4:]):
         for decode in (decode_from_client, decode_from_node):
-            with pytest.raises(VersionMismatch, match=f"version {version}, .* 7") as caught:
+            with pytest.raises(VersionMismatch, match=f"version {version}, .* 8") as caught:
                 decode(b"FDR" + bytes([version]) + rest)
             assert caught.value.their_version == version
-    assert PROTOCOL_VERSION == 7
+    assert PROTOCOL_VERSION == 8
 
 
 @pytest.mark.parametrize("frame", [b"", b"F", b"FDR", b"GET / HTTP/1.1", b"\x00" * 100, b"fdr\x02"])
@@ -410,7 +411,7 @@ def check_frame(frame: bytes) -> None:
 def test_peers_text_is_escaped_and_shortened_in_errors() -> None:
     for text in ("two\nlines", "\x1b[31mred", "\x00", "x" * 60_000):
         for fields in ({"type": text}, {"type": "Ping", "session": 1, text: 1}):
-            frame = b"FDR\x07" + msgspec.msgpack.encode(fields)
+            frame = b"FDR\x08" + msgspec.msgpack.encode(fields)
             check_frame(frame)
             with pytest.raises(ProtocolError, match="malformed message"):
                 decode_from_client(frame)
@@ -441,7 +442,7 @@ HOSTILE = {
 def test_hostile_frames_are_refused_quickly_and_in_little_memory(
     decode: Callable[[bytes], object], name: str
 ) -> None:
-    frame = b"FDR\x07" + HOSTILE[name]
+    frame = b"FDR\x08" + HOSTILE[name]
     assert len(frame) <= MAX_HEADER_BYTES
     tracemalloc.start()
     start_s = time.process_time()

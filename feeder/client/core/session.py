@@ -341,6 +341,9 @@ class ClientSession:
             assert session is not None, "what it had is forgotten with it"
             want, release = tuple(wants.get(number, ())), tuple(releases.get(number, ()))
             request = self.scheduler.number
-            message = Request(session=session, number=request, want=want, release=release)
+            unowned = tuple(key for key in want if not self.scheduler.owns(number, key))
+            message = Request(
+                session=session, number=request, want=want, release=release, unowned=unowned
+            )
             self._out.append(events.Send(number, message))
         releases.clear()

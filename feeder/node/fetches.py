@@ -1,0 +1,260 @@
+"""The fetches of a node process: batches whose samples are to be on disk before workers read them.
+
+    FetchSamples ─► pieces pinned ─► all samples there        ─► SamplesFetched
+                                  └─ Want ─► fetcher ─► Here  ─► pinned and looked at again
+    LetGo        ─► pieces unpinned
+
+While a piece is pinned no process evicts it, so what is there stays there for as long as a worker
+may read it. Two batches of a window pin the same pieces: they are counted here. A fetcher that ends
+is connected to again, and asked again for all that is outstanding.
+
+A batch that another feeder owns is drawn from pieces that this host does not need: its samples
+are fetched alone. So are leftovers, and those of a lane that is permuted as a whole, whose batches
+need a sample of each piece at once, while all its pieces follow.
+"""
+
+import functools
+import logging
+import socket
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from feeder.disk_cache.cached import CachedDataset
+from feeder.disk_cache.messages import (
+    Absent,
+    Doubt,
+    FetcherToNode,
+    Forget,
+    Here,
+    NodeToFetcher,
+    Want,
+)
+from feeder.node.hints import Hints, Range
+from feeder.node.polling import PollSet
+from feeder.plan.epoch import EpochPlan, ShardLayout
+from feeder.plan.recipe import Recipe
+from feeder.process.channel import Channel, ChannelClosedError, ChannelFullError
+from feeder.session.events import SamplesFetched
+from feeder.session.state import PendingBatch, PendingChunk, Session
+
+RECONNECT_S: Final = 0.2
+"""Between two tries to connect; a fetcher that has ended is replaced in about that time."""
+
+_RANGES_MAX: Final = 4096
+"""In a message: more single samples than these are asked for as whole pieces."""
+
+_Report = Callable[[list[SamplesFetched], float], None]
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True, eq=False)
+class _Fetch:
+    """What a batch, or a chunk of one, reads."""
+
+    dataset: str
+    session: int
+    sample_ids: NDArray[np.int64]
+    is_whole: bool
+    """Whether whole pieces are wanted, or only these samples."""
+    doubted: bool = False
+    unpinned: list[int] = field(default_factory=list)
+    """Its pieces that could not be pinned yet, as they were just being evicted."""
+    pinned: list[int] = field(default_factory=list)
+    is_waiting: bool = True
+
+
+class Fetches:
+    """All fetches of a node process, by number."""
+
+    def __init__(
+        self,
+        datasets: Mapping[str, CachedDataset],
+        address: bytes,
+        poll_set: PollSet,
+    ) -> None:
+        """Fetch for these datasets, by name, with the fetcher that listens at ``address``, a Unix
+        socket."""
+        self.deadline_s = 0.0 if datasets else float("inf")
+        """When ``run_due`` is due: while there is no connection."""
+        self._datasets = datasets
+        self._address = address
+        self._poll_set = poll_set
+        self.report: _Report
+        """Gets the answers that do not come at once."""
+        self._channel: Channel[NodeToFetcher, FetcherToNode] | None = None
+        self._fetches: dict[int, _Fetch] = {}
+        self._pins: Counter[tuple[str, int]] = Counter()
+        self._hints = Hints(self._send)
+        self._plan = functools.lru_cache(64)(_plan_epoch)
+
+    @property
+    def waiting(self) -> int:
+        """How many fetches wait for the fetcher."""
+        return sum(fetch.is_waiting for fetch in self._fetches.values())
+
+    def begin(self, batch: PendingBatch) -> list[SamplesFetched]:
+        """Carry out FetchSamples; return the answer if all samples are there."""
+        session, plan = batch.session, self._plan_of(batch.session, batch.epoch)
+        is_scattered = plan.draws_whole_lanes or plan.lane(batch.index) is None
+        is_whole = not (batch.is_unowned or is_scattered)
+        fetch = _Fetch(session.dataset, session.number, plan.samples(batch.index), is_whole)
+        fetch.unpinned = self._datasets[fetch.dataset].pieces_of(fetch.sample_ids).tolist()
+        self._fetches[batch.fetch] = fetch
+        is_there = self._is_there(fetch)
+        if not is_there:
+            self._ask(batch.fetch, fetch)
+        if not batch.is_unowned:
+            self._hints.give(session, plan, batch.index)
+        return [SamplesFetched(batch.fetch)] if is_there else []
+
+    def check(self, number: int, chunk: PendingChunk) -> None:
+        """Carry out CheckSamples. The batch's own fetch keeps the pieces pinned."""
+        batch = chunk.batch
+        ids = self._plan_of(batch.session, batch.epoch).samples(
+            batch.index, chunk.first, chunk.count
+        )
+        fetch = _Fetch(batch.session.dataset, batch.session.number, ids, False, doubted=True)
+        self._fetches[number] = fetch
+        self._ask(number, fetch)
+
+    def let_go(self, number: int) -> None:
+        """Carry out LetGo."""
+        fetch = self._fetches.pop(number, None)
+        if fetch is None:
+            return
+        if fetch.is_waiting:
+            self._send(Forget(number))
+        for piece in fetch.pinned:
+            key = fetch.dataset, piece
+            self._pins[key] -= 1
+            if not self._pins[key]:
+                del self._pins[key]
+                self._datasets[fetch.dataset].unpin(piece)
+
+    def end_session(self, number: int) -> None:
+        """Forget what belongs to a session whose slots are closed."""
+        for left in [n for n, fetch in self._fetches.items() if fetch.session == number]:
+            self.let_go(left)
+        self._hints.end_session(number)
+
+    def run_due(self, now_s: float) -> None:
+        """Connect, and ask for all that is outstanding."""
+        end = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        try:
+            end.settimeout(0)
+            end.connect(self._address)
+        except OSError:
+            end.close()
+            self.deadline_s = now_s + RECONNECT_S
+            return
+        self._channel = Channel(end, FetcherToNode)
+        self._poll_set.add(self._channel.fileno(), self._read)
+        self.deadline_s = float("inf")
+        self._hints.repeat()
+        for number, fetch in self._fetches.items():
+            if fetch.is_waiting:
+                self._ask(number, fetch)
+
+    def close(self) -> None:
+        """Close the connection and the datasets, which unpins their pieces."""
+        if self._channel is not None:
+            self._disconnect()
+        for dataset in self._datasets.values():
+            dataset.close()
+
+    # --- The fetcher ----------------------------------------------------------------------------
+
+    def _is_there(self, fetch: _Fetch) -> bool:
+        """Pin the pieces of a fetch and return whether its samples are on disk, for good then."""
+        dataset = self._datasets[fetch.dataset]
+        left = []
+        for piece in fetch.unpinned:
+            key = fetch.dataset, piece
+            if self._pins[key] or dataset.pin(piece):
+                self._pins[key] += 1
+                fetch.pinned.append(piece)
+            else:
+                left.append(piece)
+        fetch.unpinned = left
+        fetch.is_waiting = bool(left) or not dataset.has(fetch.sample_ids)
+        return not fetch.is_waiting
+
+    def _ask(self, number: int, fetch: _Fetch) -> None:
+        dataset = self._datasets[fetch.dataset]
+        if fetch.doubted:
+            for sample_id in fetch.sample_ids.tolist():
+                self._send(Doubt(fetch.dataset, sample_id))
+        ranges = () if fetch.is_whole else find_runs(np.unique(fetch.sample_ids))
+        is_whole = fetch.is_whole or len(ranges) > _RANGES_MAX
+        if is_whole:
+            ranges = dataset.ranges_of(dataset.pieces_of(fetch.sample_ids))
+        self._send(Want(number, fetch.dataset, ranges, is_whole))
+
+    def _read(self, now_s: float) -> None:
+        assert self._channel is not None, "it is read while it is open"
+        try:
+            message = self._channel.receive()
+        except ChannelClosedError:
+            self._disconnect()
+            self.deadline_s = now_s + RECONNECT_S
+            return
+        match message:
+            case Here(number):
+                fetch = self._fetches.get(number)
+                if fetch is None or not fetch.is_waiting:
+                    return
+                if self._is_there(fetch):
+                    self._answer(number, fetch, "", now_s)
+                else:  # evicted between the fetcher's answer and the pin
+                    self._ask(number, fetch)
+            case Absent(number, _, text):
+                fetch = self._fetches.get(number)
+                if fetch is not None and fetch.is_waiting:
+                    fetch.is_waiting = False
+                    self._answer(number, fetch, text, now_s)
+
+    def _answer(self, number: int, fetch: _Fetch, problem: str, now_s: float) -> None:
+        if fetch.doubted:
+            del self._fetches[number]  # the batch's own fetch has its pins
+        self.report([SamplesFetched(number, problem)], now_s)
+
+    def _send(self, message: NodeToFetcher) -> None:
+        if self._channel is None:
+            return
+        try:
+            self._channel.send(message)
+        except (ChannelClosedError, ChannelFullError) as error:
+            if isinstance(error, ChannelFullError):
+                _log.warning("the fetcher does not read its messages: connecting again")
+            self._disconnect()
+            self.deadline_s = 0.0
+
+    def _disconnect(self) -> None:
+        assert self._channel is not None, "there is a connection"
+        self._poll_set.remove(self._channel.fileno())
+        self._channel.close()
+        self._channel = None
+
+    def _plan_of(self, session: Session, epoch: int) -> EpochPlan:
+        hello = session.hello
+        return self._plan(hello.recipe, session.plan.layout, hello.seed, epoch)
+
+
+def find_runs(ids: NDArray[np.int64]) -> tuple[Range, ...]:
+    """Return the runs of consecutive numbers in ``ids`` (n,), ascending: first and end of each."""
+    if not len(ids):
+        return ()
+    breaks = np.flatnonzero(np.diff(ids) != 1)
+    firsts = ids[np.concatenate([[0], breaks + 1])]
+    ends = ids[np.concatenate([breaks, [len(ids) - 1]])] + 1
+    return tuple(zip(firsts.tolist(), ends.tolist(), strict=True))
+
+
+def _plan_epoch(recipe: Recipe, layout: ShardLayout, seed: int, epoch: int) -> EpochPlan:
+    return recipe.plan_epoch(layout, seed=seed, epoch=epoch)
