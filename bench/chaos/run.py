@@ -57,7 +57,8 @@ def run(arguments: argparse.Namespace) -> ChaosReport:
         path = stack.enter_context(dataset_or_synthetic(arguments.dataset, images=arguments.images))
         machine = describe_machine()
         steps, epochs = _plan_schedule(path, arguments)
-        remote = stack.enter_context(_remote(path)) if arguments.store else None
+        size = arguments.batch_size
+        remote = stack.enter_context(_remote(path, size)) if arguments.store else None
         feeders = [
             stack.enter_context(Feeder(remote or path, lease_s=LEASE_S))
             for _ in range(arguments.nodes)
@@ -71,6 +72,7 @@ def run(arguments: argparse.Namespace) -> ChaosReport:
                 image_size=arguments.image_size,
                 steps=steps,
                 epochs=epochs,
+                working_set=remote.working_set if remote else 0,
             )
             for rank in range(arguments.clients)
         ]
@@ -100,9 +102,19 @@ def run(arguments: argparse.Namespace) -> ChaosReport:
 
 
 @contextmanager
-def _remote(path: Path) -> Iterator[Remote]:
-    """Put the dataset into a store behind a proxy; the cache holds a part, so fetches go on."""
-    size_bytes = sum(shard.bytes for shard in load_manifest(path).shards)
+def _remote(path: Path, batch_size: int) -> Iterator[Remote]:
+    """Put the dataset into a store behind a proxy; the cache holds a part, so fetches go on.
+
+    Batches are drawn from a window, and pieces fetched for it, if a half of the dataset has room
+    for one; from everywhere, and single samples fetched, if not.
+    """
+    layout = load_manifest(path).layout
+    working_set = layout.size_bytes // 2
+    recipe = Recipe.for_split("train", batch_size=batch_size, working_set=working_set)
+    try:
+        recipe.plan_epoch(layout, seed=0, epoch=0)
+    except ConfigError:
+        working_set = 0
     with (
         LoopbackStore({DATASET_NAME: path}) as store,
         StoreProxy(store.port) as proxy,
@@ -112,7 +124,8 @@ def _remote(path: Path) -> Iterator[Remote]:
             store.url(DATASET_NAME),
             store.environ(proxy.endpoint),
             Path(folder),
-            round(CACHE_SHARE * size_bytes),
+            round(CACHE_SHARE * layout.size_bytes),
+            working_set,
             proxy,
         )
 

@@ -54,6 +54,8 @@ class Remote(NamedTuple):
     environ: Mapping[str, str]
     cache: Path
     disk_bytes: int
+    working_set: int
+    """What the clients' recipe asks for."""
     proxy: StoreProxy
 
     def options(self) -> list[str]:

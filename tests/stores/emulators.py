@@ -8,7 +8,6 @@ import email.utils
 import hashlib
 import hmac
 import http.client
-import os
 import shutil
 import subprocess
 import tempfile
