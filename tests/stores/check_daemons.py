@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from pathlib import Path
 
+from bench.daemon import free_port
 from feeder.dataset.opened import Dataset
 from tests.stores.emulators import Emulator
 from tests.support.daemon import RawClient, check_batch, serve, small_recipe
@@ -13,8 +14,11 @@ def test_batches_are_those_of_the_local_dataset_and_a_warm_cache_needs_no_store(
 ) -> None:
     emulator.put_folder("packed", packed)
     check_epoch(emulator.url("packed"), dataset, tmp_path, emulator.environ)
-    refused = {**emulator.environ, **emulator.wrong}
-    check_epoch(emulator.url("packed"), dataset, tmp_path, refused)
+    nothing = f":{free_port()}"
+    nowhere = {
+        name: text.replace(f":{emulator.port}", nothing) for name, text in emulator.environ.items()
+    }
+    check_epoch(emulator.url("packed"), dataset, tmp_path, nowhere)
 
 
 def check_epoch(url: str, dataset: Dataset, cache: Path, environ: Mapping[str, str]) -> None:
