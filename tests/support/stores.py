@@ -2,6 +2,13 @@
 
 ``s3`` (tests/conftest.py) is the session's moto. Both have an ``endpoint`` and the ``environment``
 with which Feeder, or any client of S3, uses them. moto ignores signatures.
+
+For daemons there is nginx, whose ``environ`` may name a proxy before it, which limits the rate and
+has faults that are switched while bytes flow:
+
+    with loopback_store({"set": folder}) as store, StoreProxy(store.port) as proxy:
+        … store.url("set"), store.environ(proxy.endpoint) …
+        proxy.strike("reset", "*/shard-*", times=2)
 """
 
 import contextlib
@@ -24,6 +31,8 @@ from xml.sax.saxutils import escape
 
 import pytest
 
+from bench.loopback_store import LoopbackStore
+from feeder.errors import ResourceError
 from tests.support.raw_client import DEADLINE_S, wait_until
 
 _MOTO = """
@@ -103,6 +112,19 @@ def s3_server(folder: Path, parent: int) -> Iterator[S3Server]:
     finally:
         process.kill()
         process.wait()
+
+
+@contextlib.contextmanager
+def loopback_store(folders: Mapping[str, Path]) -> Iterator[LoopbackStore]:
+    """Serve folders by nginx; skips where it is not installed."""
+    try:
+        store = LoopbackStore(folders)
+    except ResourceError as error:
+        if "is not installed" not in str(error):
+            raise
+        pytest.skip(str(error))
+    with store:
+        yield store
 
 
 # --- A store whose answers can be spoilt ----------------------------------------------------------
