@@ -94,7 +94,8 @@ class Store:
 
         def get() -> Fetched:
             result = obstore.get(self._objects, name, options=options)
-            whole_bytes, answered_etag = result.meta["size"], result.meta["e_tag"] or ""
+            meta = result.meta  # made at each use
+            whole_bytes, answered_etag = meta["size"], meta["e_tag"] or ""
             if etag and answered_etag != etag:
                 raise store_error("changed", where, f"ETag {answered_etag}, not {etag}")
             end = whole_bytes if size is None else start + size

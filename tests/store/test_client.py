@@ -298,7 +298,9 @@ def test_a_listing_goes_on_behind_a_fault(open_store: Open, retries: Retries) ->
     assert retries == ["throttled", "reset"]
 
 
-def test_sixty_four_requests_at_a_time(faulty: FaultyStore, open_store: Open) -> None:
+def test_sixty_four_requests_at_a_time_use_connections_again(
+    faulty: FaultyStore, open_store: Open
+) -> None:
     store = open_store(URL, faulty.environment)
     gate = threading.Event()
     faulty.fail("object", hold(gate), times=64)
@@ -311,7 +313,7 @@ def test_sixty_four_requests_at_a_time(faulty: FaultyStore, open_store: Open) ->
     assert [bytes(read.result().data) for read in first + again] == [
         DATA[n : n + 10] for n in range(64)
     ] * 2
-    assert len(faulty.connections) == 64
+    assert 64 <= len(faulty.connections) < 128  # most were used again
 
 
 # --- How it is opened -----------------------------------------------------------------------------
