@@ -102,7 +102,7 @@ ROOMS: Mapping[str, Row] = {
     "client": row("errors metrics plan wire process security client.core", "numpy msgspec zmq"),
     "jpeg": row("feeder errors installation plan", "numpy PIL turbojpeg"),
     "jpeg.crop_decode": row("jpeg", "numpy", pure=True),
-    "dataset": row("errors plan process jpeg", "numpy msgspec xxhash"),
+    "dataset": row("errors plan process jpeg store", "numpy msgspec xxhash"),
     "sample.cache_plan": row("", "msgspec", pure=True),
     "sample": row(
         "errors plan jpeg jpeg.crop_decode dataset sample.cache_plan", "numpy msgspec PIL"

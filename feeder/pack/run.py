@@ -27,6 +27,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from feeder.dataset.files import Location
 from feeder.dataset.manifest import MANIFEST_NAME, Manifest, load_manifest, samples_in_shard
 from feeder.errors import ConfigError, DatasetError
 from feeder.jpeg.libraries import library_warnings
@@ -170,7 +171,7 @@ def _pack_into(
     return plan, packed
 
 
-def load_known(dataset: Path | None) -> Manifest | None:
+def load_known(dataset: Location | None) -> Manifest | None:
     """Load the manifest of the dataset whose classes to take, if any."""
     try:
         return None if dataset is None else load_manifest(dataset)

@@ -16,6 +16,7 @@ from typing import Final, get_args
 
 from feeder.convert.decode_picture import WHITE_U16
 from feeder.convert.lossy import SubsamplingName
+from feeder.dataset.files import parse_location
 from feeder.dataset.manifest import MANIFEST_NAME, Manifest, load_manifest
 from feeder.errors import ConfigError, FeederError
 from feeder.pack.containers import SPEC_NAME
@@ -122,7 +123,7 @@ def pack_samples(
                 max_bad=str(max_bad),
                 apply_exif=apply_exif,
                 png16_max=png16_max,
-                classes_of=None if classes_of is None else Path(classes_of),
+                classes_of=None if classes_of is None else parse_location(os.fspath(classes_of)),
                 max_side=max_side,
                 quality=quality,
                 subsampling=subsampling,
