@@ -219,7 +219,7 @@ $(VENV)/.project: pyproject.toml $(wildcard feeder/jpeg/native/* trainer_client/
 
 # Tests read all kinds of sources; `locales` is for file names in other
 # encodings. The extras' packages are installed by name, because pip would build the project again.
-EXTRAS := parquet lmdb zstd imagenet
+EXTRAS := parquet lmdb zstd imagenet stores
 NAMES := import sys, tomllib; extras = tomllib.load(open("pyproject.toml", "rb"))["project"]["optional-dependencies"]; print(*(name for extra in sys.argv[1:] for name in extras[extra]))
 $(VENV)/.test-packages: pyproject.toml | $(VENV)/.project
 	@.ci/system-packages $(PYTHON) libjpeg-turbo-progs systemd locales

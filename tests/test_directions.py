@@ -58,8 +58,9 @@ imports nothing. Types come from its stub, ``__init__.pyi``, which no import run
 """
 
 THIRD_PARTY = words(
-    "PIL altair google_crc32c lmdb mlperf_logging msgspec numpy obstore prometheus_client psutil "
-    "pyarrow ray rich scipy tensorboardX torch tqdm turbojpeg vl_convert wandb xxhash zmq zstandard"
+    "PIL altair botocore google_crc32c lmdb mlperf_logging msgspec numpy obstore prometheus_client "
+    "psutil pyarrow ray rich scipy tensorboardX torch tqdm turbojpeg vl_convert wandb xxhash zmq "
+    "zstandard"
 )
 
 TRAIN_EXTRA = {"altair", "mlperf_logging", "tensorboardX", "vl_convert", "wandb"}
@@ -95,7 +96,7 @@ ROOMS: Mapping[str, Row] = {
     "session": row("errors metrics remedies plan wire", "", pure=True),
     "process": row("errors installation metrics", "msgspec"),
     "host": row("errors metrics process", "numpy psutil"),
-    "store": row("errors installation process", "obstore"),
+    "store": row("errors installation process", "botocore obstore"),
     "security": row("errors wire process", "zmq"),
     "client.core": row("errors metrics plan wire", "numpy msgspec", pure=True),
     "client": row("errors metrics plan wire process security client.core", "numpy msgspec zmq"),
@@ -540,6 +541,6 @@ def test_rows_and_exceptions_that_are_no_longer_needed_are_found() -> None:
 
 def test_tests_import_no_package_of_an_extra_at_their_top() -> None:
     """Plain pytest after `make setup`, which installs none of them, skips what needs one."""
-    extras = re.compile(r"(?m)^(?:import|from) (?:lmdb|pyarrow|zstandard|scipy)\b")
+    extras = re.compile(r"(?m)^(?:import|from) (?:botocore|lmdb|obstore|pyarrow|zstandard|scipy)\b")
     modules = [p for p in (ROOT / "tests").rglob("*.py") if p.parent.name != "golden"]
     assert [str(p) for p in modules if extras.search(p.read_text("utf-8"))] == []
