@@ -19,6 +19,7 @@ from feeder.dataset.manifest import canonical_json
 from feeder.errors import DatasetError
 from feeder.pack.progress import ProgressLine
 from feeder.pack.task_pool import Report, run_tasks
+from feeder.pack.work_folder import SPEC_NAME
 from feeder.process.output_file import write_output
 from feeder.process.path_text import encode_name, path_from_text, path_to_text
 from feeder.process.regular_file import read_regular
@@ -35,7 +36,6 @@ from feeder.source.listing import (
 from feeder.source.location.storage import check_listed, stamp_path, stamp_status
 from feeder.source.source import Item, Source, SourceSpec, open_source
 
-SPEC_NAME: Final = "source.json"
 _SPEC_BYTES_MAX: Final = 256 << 20
 _INLINE_BYTES_MAX: Final = 64 << 20  # starting worker processes takes longer than listing this
 _CHUNK: Final = 1 << 14

@@ -21,7 +21,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 import numpy as np
@@ -75,17 +75,17 @@ class PackSummary:
 
     manifest: Manifest
     quarantine: tuple[QuarantineEntry, ...]
-    lost_classes: tuple[str, ...]
+    lost_classes: tuple[str, ...] = ()
     """Classes with every image quarantined; they keep their label."""
-    empty_classes: int
+    empty_classes: int = 0
     """Classes without an image in the source; they keep their label."""
-    labels_read: str
+    labels_read: str = "as an earlier run reported"
     """How labels were read: "12 classes by number (column label)"."""
-    hidden: int
+    hidden: int = 0
     """Files and folders of the source with names that begin with a dot."""
-    packed_files: int
+    packed_files: int = 0
     """By this run; earlier runs finished the others."""
-    packed_bytes: int
+    packed_bytes: int = 0
     seconds: float
 
 
@@ -126,13 +126,21 @@ def pack_dataset(
         with WorkFolder(destination) as work:
             work.lock()
             refuse_spool(work, spec)
-            if spec.is_fetched and work.is_begun and find_spec(work.path) != spec:
-                # Lists cannot be made again of copies whose images were given back.
-                raise OtherPackingError(
-                    f"{destination} holds the beginning of a packing of another source, or with "
-                    "other options for it: run the command that began it to resume it, or remove "
-                    f"{destination} to start over"
+            if spec.is_fetched and work.is_begun:
+                known_spec, is_complete = (
+                    find_spec(work.path),
+                    (destination / MANIFEST_NAME).exists(),
                 )
+                if known_spec != spec and not (is_complete and known_spec is None):
+                    # Lists cannot be made again of copies whose images were given back.
+                    raise OtherPackingError(
+                        f"{destination} holds the beginning of a packing of another source, or "
+                        "with other options for it: run the command that began it to resume it, "
+                        f"or remove {destination} to start over"
+                    )
+                if is_complete:  # and copies may be gone
+                    work.remove()
+                    return _summarise(destination, began_s)
             try:
                 plan, packed = _pack_into(work, spec, options, known, run or run_tasks, progress)
             except (ConfigError, DatasetError) as error:
@@ -154,17 +162,25 @@ def pack_dataset(
             lost = np.flatnonzero((listed > 0) & (there == 0)) if len(listed) else ()
             hidden = sum(each.listed.hidden for each in plan.items.lists)
             work.remove()
-        return PackSummary(
-            manifest=manifest,
-            quarantine=tuple(read_quarantine(destination)),
+        return _summarise(
+            destination,
+            began_s,
             lost_classes=tuple(plan.classes.classes[number] for number in lost),
             empty_classes=int((listed == 0).sum()),
             labels_read=plan.labels_read,
             hidden=hidden,
             packed_files=packed["count"],
             packed_bytes=packed["bytes"],
-            seconds=time.monotonic() - began_s,
         )
+
+
+def _summarise(destination: Path, began_s: float, **facts: Any) -> PackSummary:
+    return PackSummary(
+        manifest=load_manifest(destination),
+        quarantine=tuple(read_quarantine(destination)),
+        seconds=time.monotonic() - began_s,
+        **facts,
+    )
 
 
 def _pack_into(

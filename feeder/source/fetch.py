@@ -78,8 +78,10 @@ def fetch_container(
 def _fetch(part: Path, url: str, size_bytes: int, etag: str, report: Callable[[int], None]) -> None:
     """Complete a file whose first bytes may be there; ranges are written in their order."""
     store, name = open_store(url)
-    with part.open("ab") as file, ThreadPoolExecutor(_RANGES_AT_ONCE) as pool:
-        begin = file.tell()
+    # Not to append: a killed process may still be in its last write, of the same bytes as here.
+    mode = "r+b" if part.exists() else "wb"
+    with part.open(mode) as file, ThreadPoolExecutor(_RANGES_AT_ONCE) as pool:
+        begin = file.seek(0, os.SEEK_END)
         ranges = (
             (at, min(_RANGE_BYTES, size_bytes - at))
             for at in range(begin, size_bytes, _RANGE_BYTES)

@@ -54,13 +54,13 @@ def find_objects(location: str) -> tuple[str, ...]:
     found = {each for urls in matches for each in urls}
     missing = [each for each, urls in zip(alternatives, matches, strict=True) if not urls]
     if len(found) > EXPANDED_MAX:
-        raise ConfigError(f"{shown} matches over {EXPANDED_MAX:,} files")
+        raise ConfigError(f"{shown} matches over {EXPANDED_MAX:,} objects")
     if missing and len(alternatives) == 1:
         raise DatasetError(f"no object matches {shown}")
     if missing:
         raise DatasetError(
-            f"{len(missing):,} of the {len(alternatives):,} files of {shown} cannot be found, "
-            f"{printable(missing[0])} first: copy them, or give another range"
+            f"{len(missing):,} of the {len(alternatives):,} objects of {shown} cannot be found, "
+            f"{printable(missing[0])} first: give those that are there, or another range"
         )
     return tuple(sorted(found))
 

@@ -51,11 +51,12 @@ def open_store(url: str) -> "tuple[Store, str]":
     """Return the store that has the object or folder at ``url``, and its name there."""
     scheme, _, rest = url.partition("://")
     bucket, _, name = rest.partition("/")
-    return _open_bucket(f"{scheme}://{bucket}"), name.rstrip("/")
+    return open_bucket(f"{scheme}://{bucket}"), name.rstrip("/")
 
 
 @functools.lru_cache(maxsize=64)
-def _open_bucket(url: str) -> "Store":
+def open_bucket(url: str) -> "Store":
+    """Return the store of a bucket, or of a web server; one for each in a process."""
     from feeder.store.address import StoreAddress
     from feeder.store.client import Store  # only here: most sources are local
 
