@@ -19,13 +19,12 @@ from feeder.convert.lossy import SubsamplingName
 from feeder.dataset.files import parse_location
 from feeder.dataset.manifest import MANIFEST_NAME, Manifest, load_manifest
 from feeder.errors import ConfigError, FeederError
-from feeder.pack.containers import SPEC_NAME
 from feeder.pack.options import CHECK_OPTIONS, PackOptions
 from feeder.pack.progress import ProgressLine
 from feeder.pack.run import load_known, pack_dataset
 from feeder.pack.spool import find_spool, spool_samples
 from feeder.pack.task_pool import choose_jobs
-from feeder.pack.work_folder import WorkFolder, check_destination
+from feeder.pack.work_folder import SPEC_NAME, WorkFolder, check_destination
 from feeder.plan.labels import LabelChoice, LabelKind, Uncertain
 from feeder.process.output_file import explain_disk_errors, write_output
 from feeder.process.path_text import path_to_text, printable
