@@ -102,7 +102,7 @@ ROOMS: Mapping[str, Row] = {
     "client": row("errors metrics plan wire process security client.core", "numpy msgspec zmq"),
     "jpeg": row("feeder errors installation plan", "numpy PIL turbojpeg"),
     "jpeg.crop_decode": row("jpeg", "numpy", pure=True),
-    "dataset": row("errors plan process jpeg", "numpy msgspec xxhash"),
+    "dataset": row("errors plan process jpeg store", "numpy msgspec xxhash"),
     "sample.cache_plan": row("", "msgspec", pure=True),
     "sample": row(
         "errors plan jpeg jpeg.crop_decode dataset sample.cache_plan", "numpy msgspec PIL"
@@ -111,7 +111,7 @@ ROOMS: Mapping[str, Row] = {
     "source.label_files": row(
         "errors plan process source.location source.location.splits", "numpy xxhash"
     ),
-    "source.location": row("errors process source.location.splits", ""),
+    "source.location": row("errors process store source.location.splits", ""),
     "source": row(
         "errors plan process source.label_files source.location source.location.splits",
         "google_crc32c lmdb numpy msgspec pyarrow scipy xxhash zstandard",
@@ -124,7 +124,7 @@ ROOMS: Mapping[str, Row] = {
         "numpy msgspec xxhash PIL turbojpeg",
     ),
     "pack_cache": row(
-        "errors process dataset source source.location source.location.splits pack",
+        "errors process store dataset source source.location source.location.splits pack",
         "msgspec xxhash",
     ),
     "repack": row("errors plan process jpeg jpeg.crop_decode dataset pack", "numpy msgspec"),
@@ -132,13 +132,15 @@ ROOMS: Mapping[str, Row] = {
     "worker": row(
         "errors plan wire process jpeg dataset sample sample.cache_plan", "numpy msgspec"
     ),
-    "node": row(f"{DECODING} security session worker", "numpy msgspec zmq"),
+    "node": row(f"{DECODING} security session worker disk_cache", "numpy msgspec zmq"),
     "monitoring": row("errors metrics process diagnosis", "prometheus_client"),
     "doctor": row("errors installation process host jpeg security sample", "zmq"),
-    "daemon": row(f"{DECODING} session worker node diagnosis monitoring doctor", "msgspec"),
+    "daemon": row(
+        f"{DECODING} session worker node diagnosis monitoring doctor disk_cache", "msgspec"
+    ),
     "cli": row(
-        f"{DECODING} store disk_cache security client client.core source survey pack pack_cache "
-        "repack diagnosis doctor daemon screens cluster",
+        f"{DECODING} security client client.core source survey pack pack_cache repack diagnosis "
+        "doctor daemon screens cluster store disk_cache",
         "msgspec numpy zmq PIL",
     ),
     "cluster.policy": row("process", "", pure=True),

@@ -3,7 +3,7 @@
 At the top, commands import only the standard library, and modules that import nothing else; what
 runs them imports the rest, so that ``feeder --help`` stays quick.
 
-May import: errors, metrics, remedies, plan, wire, process, host, jpeg, store, dataset, disk_cache,
-sample, security, client, client.core, source, survey, pack, pack_cache, repack, diagnosis, doctor,
-daemon, screens, cluster.
+May import: errors, metrics, remedies, plan, wire, process, host, jpeg, dataset, sample, security,
+client, client.core, source, survey, pack, pack_cache, repack, diagnosis, doctor, daemon,
+screens, cluster, store, disk_cache.
 """

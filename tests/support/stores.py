@@ -2,6 +2,13 @@
 
 ``s3`` (tests/conftest.py) is the session's moto. Both have an ``endpoint`` and the ``environment``
 with which Feeder, or any client of S3, uses them. moto ignores signatures.
+
+For daemons there is nginx, whose ``environ`` may name a proxy before it, which limits the rate and
+has faults that are switched while bytes flow:
+
+    with loopback_store({"set": folder}) as store, StoreProxy(store.port) as proxy:
+        … store.url("set"), store.environ(proxy.endpoint) …
+        proxy.strike("reset", "*/shard-*", times=2)
 """
 
 import contextlib
@@ -24,6 +31,8 @@ from xml.sax.saxutils import escape
 
 import pytest
 
+from bench.loopback_store import LoopbackStore
+from feeder.errors import ResourceError
 from tests.support.raw_client import DEADLINE_S, wait_until
 
 _MOTO = """
@@ -105,6 +114,19 @@ def s3_server(folder: Path, parent: int) -> Iterator[S3Server]:
         process.wait()
 
 
+@contextlib.contextmanager
+def loopback_store(folders: Mapping[str, Path]) -> Iterator[LoopbackStore]:
+    """Serve folders by nginx; skips where it is not installed."""
+    try:
+        store = LoopbackStore(folders)
+    except ResourceError as error:
+        if "is not installed" not in str(error):
+            raise
+        pytest.skip(str(error))
+    with store:
+        yield store
+
+
 # --- A store whose answers can be spoilt ----------------------------------------------------------
 
 
@@ -182,7 +204,7 @@ class FaultyStore:
         self.requests: list[tuple[str, str, dict[str, str]]] = []
         """The method, the path and the headers of each, in order."""
         self.connections: list[socket.socket] = []
-        self._faults: dict[str, deque[Fault]] = defaultdict(deque)
+        self.faults: dict[str, deque[Fault]] = defaultdict(deque)
         self.closing = threading.Event()
         store = self
 
@@ -200,7 +222,7 @@ class FaultyStore:
 
     def fail(self, name: str, *faults: Fault, times: int = 1) -> None:
         """Spoil the next answers about a path that ends with ``name``, by a fault each."""
-        self._faults[name].extend(faults * times)
+        self.faults[name].extend(faults * times)
 
     def etag(self, path: str) -> str:
         return f'"{md5(self.objects[path], usedforsecurity=False).hexdigest()}"'
@@ -223,7 +245,7 @@ class FaultyStore:
     def answer(self, target: str, headers: Mapping[str, str]) -> Answer:
         path = unquote(urlsplit(target).path).strip("/")
         answer = self._list(path, target) if "list-type=2" in target else self._get(path, headers)
-        for name, faults in self._faults.items():
+        for name, faults in self.faults.items():
             if path.endswith(name) and faults:
                 return faults.popleft()(answer)
         return answer
@@ -247,6 +269,8 @@ class FaultyStore:
         return Answer(206, about, body[first : last + 1])
 
     def _list(self, bucket: str, target: str) -> Answer:
+        if not any(path.startswith(f"{bucket}/") for path in self.objects):
+            return refusal(404, "NoSuchBucket")(Answer(404))
         query = {name: values[0] for name, values in parse_qs(urlsplit(target).query).items()}
         after = query.get("continuation-token") or query.get("start-after", "")
         keys = sorted(
@@ -254,15 +278,23 @@ class FaultyStore:
             for key in (path.removeprefix(f"{bucket}/") for path in self.objects)
             if key.startswith(query.get("prefix", "")) and key > after
         )
-        page = keys[: self.page_objects]
-        token = f"<NextContinuationToken>{escape(page[-1])}</NextContinuationToken>"
+        folders = []
+        if "delimiter" in query:  # as one page
+            end = len(query.get("prefix", ""))
+            folders = sorted({key[: key.index("/", end) + 1] for key in keys if "/" in key[end:]})
+            keys = [key for key in keys if "/" not in key[end:]]
+        page = keys if "delimiter" in query else keys[: self.page_objects]
+        token = f"<NextContinuationToken>{escape(page[-1] if page else '')}</NextContinuationToken>"
         entries = (
             f"<Contents><Key>{escape(key)}</Key><ETag>{self.etag(f'{bucket}/{key}')}</ETag>"
             f"<Size>{len(self.objects[f'{bucket}/{key}'])}</Size>"
             "<LastModified>2024-01-01T00:00:00.000Z</LastModified></Contents>"
             for key in page
         )
-        text = f"{''.join(entries)}{token if len(page) < len(keys) else ''}"
+        prefixes = (
+            f"<CommonPrefixes><Prefix>{escape(name)}</Prefix></CommonPrefixes>" for name in folders
+        )
+        text = f"{''.join(entries)}{''.join(prefixes)}{token if len(page) < len(keys) else ''}"
         return Answer(200, body=f"<ListBucketResult>{text}</ListBucketResult>".encode())
 
 
