@@ -25,6 +25,7 @@ import json
 import mmap
 import os
 import struct
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Final, Self
 
@@ -131,9 +132,9 @@ class CachedDataset:
         """Return the pieces of samples (n,): each once, ascending."""
         return np.unique(sample_ids // self.piece)
 
-    def ranges_of(self, pieces: NDArray[np.int64]) -> tuple[Range, ...]:
+    def ranges_of(self, pieces: Iterable[int] | NDArray[np.int64]) -> tuple[Range, ...]:
         """Return the samples of pieces (n,): first id and end of each, as messages take them."""
-        return tuple(map(self.range_of, pieces.tolist()))
+        return tuple(self.range_of(int(piece)) for piece in pieces)
 
     def range_of(self, piece: int) -> Range:
         first = piece * self.piece
