@@ -58,8 +58,9 @@ imports nothing. Types come from its stub, ``__init__.pyi``, which no import run
 """
 
 THIRD_PARTY = words(
-    "PIL altair google_crc32c lmdb mlperf_logging msgspec numpy obstore prometheus_client psutil "
-    "pyarrow ray rich scipy tensorboardX torch tqdm turbojpeg vl_convert wandb xxhash zmq zstandard"
+    "PIL altair botocore google_crc32c lmdb mlperf_logging msgspec numpy obstore prometheus_client "
+    "psutil pyarrow ray rich scipy tensorboardX torch tqdm turbojpeg vl_convert wandb xxhash zmq "
+    "zstandard"
 )
 
 TRAIN_EXTRA = {"altair", "mlperf_logging", "tensorboardX", "vl_convert", "wandb"}
@@ -95,7 +96,7 @@ ROOMS: Mapping[str, Row] = {
     "session": row("errors metrics remedies plan wire", "", pure=True),
     "process": row("errors installation metrics", "msgspec"),
     "host": row("errors metrics process", "numpy psutil"),
-    "store": row("errors installation process", "obstore"),
+    "store": row("errors installation process", "botocore obstore"),
     "security": row("errors wire process", "zmq"),
     "client.core": row("errors metrics plan wire", "numpy msgspec", pure=True),
     "client": row("errors metrics plan wire process security client.core", "numpy msgspec zmq"),
@@ -127,7 +128,7 @@ ROOMS: Mapping[str, Row] = {
         "msgspec xxhash",
     ),
     "repack": row("errors plan process jpeg jpeg.crop_decode dataset pack", "numpy msgspec"),
-    "disk_cache": row("errors metrics plan process dataset", "numpy msgspec xxhash"),
+    "disk_cache": row("errors metrics plan process dataset store", "numpy msgspec xxhash"),
     "worker": row(
         "errors plan wire process jpeg dataset sample sample.cache_plan", "numpy msgspec"
     ),
@@ -176,13 +177,16 @@ TABLE: Mapping[str, Row] = {
     **ROOMS,
     "bench": row(PRODUCT),
     "bench.data": row(f"{PRODUCT} bench"),
-    **{f"bench.{room}": WITH_DATA for room in words("micro stream chaos cluster rivals demo gpu")},
+    **{
+        f"bench.{room}": WITH_DATA
+        for room in words("micro stream store chaos cluster rivals demo gpu")
+    },
     "bench.rivals.scripts": row(f"{PRODUCT} bench"),
     "bench.pack": row(f"{PRODUCT} bench bench.data bench.rivals"),
     "bench.plots": row("errors process bench bench.cluster bench.micro bench.rivals bench.stream"),
     "bench.cli": row(
         "errors jpeg process bench bench.chaos bench.cluster bench.data bench.gpu bench.micro "
-        "bench.pack bench.plots bench.rivals bench.stream"
+        "bench.pack bench.plots bench.rivals bench.store bench.stream"
     ),
     "bench.__main__": row("process bench.cli"),
 }
@@ -191,8 +195,8 @@ KNOWN = {*sys.stdlib_module_names, "_typeshed", *OURS}  # all else is third-part
 PARTS = {"jpeg.crop_decode", "sample.cache_plan", "source.location.splits"}
 """Pure modules in impure rooms."""
 TEST_ONLY_FOLDERS = words(
-    "support exact faults fuzz numa ui smoke slurm kubernetes frameworks frameworks/recording "
-    "frameworks/scripts source/golden"
+    "support exact faults fuzz numa ui stores smoke slurm kubernetes frameworks "
+    "frameworks/recording frameworks/scripts source/golden"
 )
 
 
@@ -541,6 +545,6 @@ def test_rows_and_exceptions_that_are_no_longer_needed_are_found() -> None:
 
 def test_tests_import_no_package_of_an_extra_at_their_top() -> None:
     """Plain pytest after `make setup`, which installs none of them, skips what needs one."""
-    extras = re.compile(r"(?m)^(?:import|from) (?:lmdb|pyarrow|zstandard|scipy)\b")
+    extras = re.compile(r"(?m)^(?:import|from) (?:botocore|lmdb|obstore|pyarrow|zstandard|scipy)\b")
     modules = [p for p in (ROOT / "tests").rglob("*.py") if p.parent.name != "golden"]
     assert [str(p) for p in modules if extras.search(p.read_text("utf-8"))] == []

@@ -49,6 +49,22 @@ def source_or_synthetic(path: Path | None, *, images: int) -> Iterator[Path]:
         yield source
 
 
+@contextmanager
+def large_dataset(path: Path | None, *, size_bytes: int, distinct: int) -> Iterator[Path]:
+    """Yield ``path``, or a synthetic dataset of ``size_bytes`` that is removed afterwards.
+
+    It repeats ``distinct`` images: to draw and to pack more would take longer.
+    """
+    if path is not None:
+        yield path
+        return
+    with tempfile.TemporaryDirectory(prefix="feeder-bench-") as folder:
+        source = Path(folder, "source")
+        draw(source, images=distinct, classes=SYNTHETIC_CLASSES)
+        once = pack(source, Path(folder, "once"), shards=1)
+        yield repeat(once, Path(folder, "dataset"), size_bytes)
+
+
 def draw(destination: Path, *, images: int, classes: int, seed: int = 0) -> None:
     jobs = min(usable_cpus().count, -(-images // _IMAGES_PER_JOB))
     line = ProgressLine(sys.stderr)

@@ -1,27 +1,29 @@
 """An open dataset: samples by id, read from shards that are opened on first use.
 
-Opening reads the manifest only. Memory is half a byte for each sample of the shards in use. Every
-read verifies that it returns what was packed (``proven_shard``), because a file may change under a
-process that has read it before.
+Opening reads the manifest only. Records and label rows are those of an index that was proven once
+(``proven_shard``) and is kept in memory (``proven_index``), blobs are compared with their records'
+checksums. So whatever happens to the files meanwhile, what is read is what was packed.
 """
 
 import contextlib
-from array import array
+import functools
 from collections import OrderedDict
 from collections.abc import Iterable
 from pathlib import Path
-from typing import NamedTuple, Protocol, Self
+from typing import Any, Literal, NamedTuple, Protocol, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
-from feeder.dataset.format import RECORD, checksum
+from feeder.dataset.format import checksum
 from feeder.dataset.manifest import MANIFEST_NAME, Manifest, load_manifest
+from feeder.dataset.proven_index import ProvenIndex
 from feeder.dataset.proven_shard import ProvenShard
+from feeder.dataset.reader import ShardIndex
 from feeder.dataset.record_checks import find_inconsistent
 from feeder.errors import DatasetError, ResourceError, SampleError
 from feeder.plan.labels import NO_LABEL, LabelRows
-from feeder.process.path_text import printable
+from feeder.process.path_text import decode_name, printable
 
 _OPEN_SHARDS = 512  # half of the usual soft limit of 1024 descriptors a process
 
@@ -77,7 +79,8 @@ class Dataset:
         self._rows, self._long_shards = divmod(manifest.samples, len(manifest.shards))
         self._readers: OrderedDict[int, ProvenShard] = OrderedDict()
         self._readers_max = open_shards
-        self._block_hashes: dict[int, array[int]] = {}  # by shard, of all that were ever open
+        self._own: dict[int, ShardIndex] = {}  # proven, and not in the index yet
+        self._last_index: tuple[int, ShardIndex] | None = None  # of this shard, for names
 
     @classmethod
     def open(
@@ -97,21 +100,19 @@ class Dataset:
             )
         return cls(path, manifest, open_shards)
 
+    @functools.cached_property
+    def index(self) -> ProvenIndex:
+        """The index of the shards used so far: this process's own, unless a shared one was set."""
+        return ProvenIndex(self.layout, self.labels.stored_bytes)
+
     def read_records(self, sample_ids: NDArray[np.int64]) -> NDArray[np.void]:
         """Return the records (n,) of dtype RECORD of the ids (n,), in the same order.
 
-        Raises SampleError that names the sample if its record has changed since its shard was
-        verified, or is inconsistent (``record_checks``), DatasetError that names the shard if it
-        cannot be opened, verified or read, ResourceError if too many files are open.
+        Raises SampleError that names the sample if its record is inconsistent (``record_checks``),
+        DatasetError that names the shard if it cannot be opened, verified or read, ResourceError if
+        too many files are open.
         """
-        shards, rows = self.layout.locate(sample_ids)
-        records = np.empty(len(sample_ids), RECORD)
-        view = records.view(np.uint8).data
-        size = RECORD.itemsize
-        for at, (shard, row) in enumerate(zip(shards.tolist(), rows.tolist(), strict=True)):
-            reader = self.open_shard(shard)
-            if not reader.copy_record(row, view[at * size : (at + 1) * size]):
-                raise self._replaced("record of", int(sample_ids[at]), reader.path)
+        records = self._read_rows(sample_ids, "records")
         inconsistent = find_inconsistent(records, self._record_labels)
         if inconsistent is not None:
             raise self._damaged(int(sample_ids[inconsistent]), "its record contradicts itself")
@@ -122,24 +123,41 @@ class Dataset:
     ) -> None:
         """Write the labels of ``read_records(sample_ids)`` into ``out`` (n, *labels.row_shape).
 
-        Raises SampleError that names the sample if its label row has changed since its shard was
-        verified; errors of a shard are those of ``read_records``.
+        Errors are those of a shard, as ``read_records`` raises them.
         """
         if self.labels.kind == "index":
             out[:] = records["label"]
         elif self.labels.kind == "none":
             out[:] = NO_LABEL
         else:
-            self.labels.decode_rows(self._read_label_rows(sample_ids), out)
+            self.labels.decode_rows(self._read_rows(sample_ids, "label_rows"), out)
 
-    def _read_label_rows(self, sample_ids: NDArray[np.int64]) -> NDArray[np.uint8]:
-        stored = np.empty((len(sample_ids), self.labels.stored_bytes), np.uint8)
+    def _read_rows(
+        self, sample_ids: NDArray[np.int64], what: Literal["records", "label_rows"]
+    ) -> NDArray[Any]:
         shards, rows = self.layout.locate(sample_ids)
-        for at, (shard, row) in enumerate(zip(shards.tolist(), rows.tolist(), strict=True)):
-            reader = self.open_shard(shard)
-            if not reader.copy_label_row(row, stored[at].data):
-                raise self._replaced("label row of", int(sample_ids[at]), reader.path)
-        return stored
+        if self._own:
+            self._own = {n: own for n, own in self._own.items() if not self.index.is_here[n]}
+        missing = self.index.is_here[shards] == 0  # before their rows are read
+        found: NDArray[Any] = getattr(self.index, what).take(sample_ids, axis=0)
+        if missing.any():
+            for shard in np.unique(shards[missing]).tolist():
+                wanted = shards == shard
+                found[wanted] = getattr(self._prove(shard), what)[rows[wanted]]
+        return found
+
+    def _prove(self, shard: int) -> ShardIndex:
+        own = self._own.get(shard)
+        if own is None:
+            own = self._read_index(shard)
+            self.index.add(shard, own)
+            self._own[shard] = own
+        return own
+
+    def _read_index(self, shard: int) -> ShardIndex:
+        if self._last_index is None or self._last_index[0] != shard:
+            self._last_index = shard, self.open_shard(shard).prove_index()
+        return self._last_index[1]
 
     def find_blobs(
         self, sample_ids: NDArray[np.int64], records: NDArray[np.void]
@@ -190,7 +208,10 @@ class Dataset:
                 rows = min(end - first, self.manifest.shards[shard].samples - row)
                 with contextlib.suppress(DatasetError, ResourceError, OSError):
                     reader = self.open_shard(shard)
-                    (reader.read_ahead if needed else reader.drop)(*reader.extent(row, rows))
+                    ends = self._read_rows(np.array([first, first + rows - 1]), "records")
+                    start, last = np.minimum(ends["offset"], reader.header.records_offset).tolist()
+                    size_bytes = last + int(ends["blob_bytes"][1]) - start
+                    (reader.read_ahead if needed else reader.drop)(start, size_bytes)
                 first += rows
 
     def shard_path(self, sample_id: int) -> Path:
@@ -216,14 +237,17 @@ class Dataset:
     def read_name(self, sample_id: int) -> str:
         """Return the name that the sample's source had, as ``path_text.decode_name`` returns it.
 
-        Raises IndexError for an id that the dataset has not; errors of a shard are those of
+        Reads and verifies the whole index of its shard, unless the name before was from it. Raises
+        IndexError for an id that the dataset has not; errors of a shard are those of
         ``read_records``.
         """
         shard, row = self._locate(sample_id)
-        reader, record = self.open_shard(shard), np.empty(1, RECORD)
-        if not reader.copy_record(row, record.view(np.uint8).data):
-            raise self._replaced("record of", sample_id, reader.path)
-        return reader.read_name(record[0])
+        index = self._read_index(shard)
+        record = index.records[row]
+        if int(record["name_offset"]) + int(record["name_bytes"]) > len(index.names):
+            path = self.shard_path(sample_id)
+            raise DatasetError(f"{path} has a record whose name is out of the file")
+        return decode_name(index.name(record))
 
     def close(self) -> None:
         """Close all shards."""
@@ -254,19 +278,13 @@ class Dataset:
             return reader
         while len(self._readers) >= self._readers_max:
             self._readers.popitem(last=False)[1].close()
-        entry, hashes = self.manifest.shards[shard], self._block_hashes.get(shard)
         reader = self._readers[shard] = ProvenShard(
-            self.path, entry, shard, hashes, label_bytes=self.labels.stored_bytes
+            self.path,
+            self.manifest.shards[shard],
+            shard,
+            label_bytes=self.labels.stored_bytes,
         )
-        self._block_hashes[shard] = reader.block_hashes
         return reader
-
-    def _replaced(self, what: str, sample_id: int, shard: Path) -> SampleError:
-        return SampleError(
-            f"the {what} sample {sample_id} in {shard} is not the one that was packed: run "
-            f"`feeder verify {self.path}`, then restore the shard or pack again",
-            sample_id,
-        )
 
     def _damaged(self, sample_id: int, what: str) -> SampleError:
         return SampleError(

@@ -46,9 +46,11 @@ from feeder.process.path_text import printable
 from feeder.process.stop_signals import SignalWakeup
 from feeder.sample.cache_file import DecodedCache
 from feeder.sample.cache_plan import plan_cache
+from feeder.session.admission import ServedDataset
 from feeder.session.events import DrainAsked
 from feeder.session.table import SessionTable
 from feeder.wire.messages import NodeIdentity
+from feeder.worker.index_memory import IndexMemory
 
 INCARNATION_BITS: Final = 63
 _DRAIN_RECHECK_S: Final = 0.01
@@ -86,7 +88,7 @@ class NodeLoop:
         """Bind the endpoints and open the datasets; ``run`` starts and ends the workers.
 
         ``board`` is the descriptor of the supervisor's. ``warnings`` become part of the report to
-        the supervisor. ``stack`` ends the workers, then closes the sockets and the cache.
+        the supervisor. ``stack`` ends the workers, then closes the sockets and memories.
         """
         self._config = config
         self._control = control
@@ -110,6 +112,14 @@ class NodeLoop:
             stack.callback(cache.close)
             full_bytes = int(sum(size.total_bytes for size in datasets.sizes.values()))
             record.cache = CacheRecord(budget_bytes=plan.total_bytes, full_bytes=full_bytes)
+        indexes = IndexMemory(
+            {
+                name: (dataset.layout, dataset.labels.stored_bytes)
+                for name, dataset in datasets.served.items()
+                if isinstance(dataset, ServedDataset)
+            }
+        )
+        stack.callback(indexes.close)
         self._poll_set = PollSet()
         self._poll_set.add(self._wakeup.fileno(), self._on_signal)
         self._poll_set.add(control.fileno(), self._on_control)
@@ -121,6 +131,7 @@ class NodeLoop:
             self._poll_set,
             self._on_worker,
             record,
+            indexes,
             None if cache is None else cache.fileno(),
         )
         stack.callback(self._pool.close)

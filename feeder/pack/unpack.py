@@ -131,7 +131,7 @@ def perform(setup: Setup, task: Task, report: Report) -> None:
     lists: dict[bytes, list[str]] = {kind: [] for kind in _LISTS}
     reader = ProvenShard(folder, task.entry, task.number, label_bytes=labels.stored_bytes)
     with closing(reader):
-        index = reader.read_index()
+        index = reader.prove_index()
         inconsistent = find_inconsistent(index.records, labels.count_record_labels(len(classes)))
         for row, record in enumerate(index.records):
             stored = index.name(record)

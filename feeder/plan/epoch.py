@@ -81,6 +81,12 @@ class ShardLayout:
         )
         return shards, sample_ids - shards * short_rows - np.minimum(shards, long_shards)
 
+    def rows(self, shard: int) -> slice:
+        """Return the ids of a shard's samples."""
+        short_rows, long_shards = divmod(self.samples, self.shards)
+        first = shard * short_rows + min(shard, long_shards)
+        return slice(first, first + short_rows + (shard < long_shards))
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Stage:

@@ -1,4 +1,4 @@
-"""Where a store's objects are: s3://BUCKET/PREFIX, gs://, az://CONTAINER/PREFIX, https://HOST/PATH."""
+"""Where a store's objects are: s3://BUCKET/PREFIX, gs://…, az://CONTAINER/PREFIX, https://HOST/PATH."""
 
 import ipaddress
 import re
@@ -8,20 +8,23 @@ from typing import Final, Self
 from feeder.errors import ConfigError
 from feeder.process.path_text import printable
 
+WEB: Final = frozenset({"https", "http"})
+"""The schemes of web servers, which have no listing."""
+
 _SCHEME: Final = re.compile(r"(s3|gs|az|https|http)://", re.IGNORECASE)
 _BUCKET: Final = re.compile(r"[A-Za-z0-9$][A-Za-z0-9._-]{1,254}")
-_HOST: Final = re.compile(r"([A-Za-z0-9._-]{1,253}|\[[0-9A-Fa-f:.]{2,45}\])(?::([0-9]{1,5}))?")
-_CHARACTERS_MAX: Final = 1024  # the longest key of S3 and GCS
+_HOST: Final = re.compile(r"([a-z0-9._-]{1,253}|\[[0-9a-f:.]{2,45}\])(:[0-9]{1,5})?")
+_CHARACTERS_MAX: Final = 1024  # of the longest key of S3 and GCS
 
 
 def is_remote(text: str) -> bool:
-    """Return whether a location is a store's and not a local path."""
+    """Return whether a location is in a store, and no local path."""
     return _SCHEME.match(text) is not None
 
 
 @dataclass(frozen=True, slots=True)
 class StoreAddress:
-    """A folder of objects, or an object; as text, its URL."""
+    """A folder of objects, or one object; as text, its URL."""
 
     scheme: str
     """s3, gs, az, https or http."""
@@ -32,40 +35,37 @@ class StoreAddress:
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Parse what the user wrote; ConfigError if it names no store."""
+        """Parse what the user wrote; ConfigError if it is no address, or has credentials in it."""
         match = _SCHEME.match(text)
         shown = printable(text[:_CHARACTERS_MAX])
         if match is None:
             raise ConfigError(
-                f"{shown} is no address of a store: write s3://, gs://, az:// or https:// before it"
+                f"{shown} is no address of a store: it begins with s3://, gs://, az:// or https://"
             )
         scheme = match[1].lower()
         bucket, _, path = text[match.end() :].partition("/")
-        if "@" in bucket:  # not quoted: what is before the @ may be a password
+        is_web = scheme in WEB
+        if "@" in bucket or (is_web and re.search(r"[?#]", text)):
+            # Not quoted: what is before the @ may be a password, and a query a signature.
             raise ConfigError(
-                f"an address at {scheme}:// has credentials or an @ in it: leave them out; "
+                f"an address at {scheme}:// has an @, a query or a fragment: leave it out; "
                 "credentials come from the environment"
             )
-        if scheme in ("https", "http"):
-            bucket = _check_host(bucket.lower(), shown)
-            if "?" in path or "#" in path:
-                url = shown.partition("?")[0].partition("#")[0]  # a query may be a signature
-                raise ConfigError(
-                    f"{url} has a query or a fragment, which would be missing from the addresses "
-                    "of the files below it: leave it out"
-                )
-        elif not _BUCKET.fullmatch(bucket):
-            what = "container" if scheme == "az" else "bucket"
-            raise ConfigError(f"{shown} names no {what}: write {scheme}://{what.upper()}/PREFIX")
-        names = path.strip("/").split("/") if path.strip("/") else []
-        if any(name in ("", ".", "..") or not name.isprintable() for name in names):
+        if is_web:
+            bucket = bucket.lower()
+        if not (_HOST if is_web else _BUCKET).fullmatch(bucket):
+            what = "HOST" if is_web else "CONTAINER" if scheme == "az" else "BUCKET"
+            raise ConfigError(f"{shown} names no {what.lower()}: write {scheme}://{what}/PREFIX")
+        path = path.strip("/")
+        names = path.split("/") if path else []
+        if not path.isprintable() or not {"", ".", ".."}.isdisjoint(names):
             raise ConfigError(
-                f"{shown} has an empty name, a . or .. or an unprintable character in its path: "
-                "write the prefix as the store lists it"
+                f"{shown} has an empty name, a dot for a name or an unprintable character: write "
+                "the path as the store lists it"
             )
         if len(text) > _CHARACTERS_MAX:
             raise ConfigError(f"{shown}… is longer than any key of a store: check it")
-        return cls(scheme, bucket, "/".join(names))
+        return cls(scheme, bucket, path)
 
     @property
     def url(self) -> str:
@@ -73,40 +73,20 @@ class StoreAddress:
 
     @property
     def name(self) -> str:
-        """The last part of the path; the bucket if it has none."""
+        """The last part of the path, or the bucket."""
         return self.path.rpartition("/")[2] or self.bucket
 
-    @property
-    def is_loopback(self) -> bool:
-        """Whether the host of an http or https address is this machine."""
-        return is_loopback(self.bucket)
-
     def child(self, name: str) -> Self:
-        """Return the address of an object below this one, by its name or path."""
+        """Return the address of what is below this folder, by its name or path."""
         return type(self)(self.scheme, self.bucket, f"{self.path}/{name}".strip("/"))
 
     def __str__(self) -> str:
         return self.url
 
 
-def is_loopback(host_and_port: str) -> bool:
-    host = host_and_port.rpartition(":")[0] if host_and_port[-1:] != "]" else host_and_port
-    host = (host or host_and_port).strip("[]")
+def is_loopback(host: str | None) -> bool:
+    """Whether the host of a URL, without port and brackets, is this machine."""
     try:
-        return ipaddress.ip_address(host).is_loopback
+        return ipaddress.ip_address(host or "").is_loopback
     except ValueError:
-        return host == "localhost" or host.endswith(".localhost")
-
-
-def _check_host(text: str, shown: str) -> str:
-    match = _HOST.fullmatch(text)
-    if match is None or not 0 < int(match[2] or 1) < 65536:
-        raise ConfigError(
-            f"{shown} names no host: write https://HOST/PATH or https://HOST:PORT/PATH"
-        )
-    if match[1][0] == "[":
-        try:
-            ipaddress.IPv6Address(match[1][1:-1])
-        except ValueError:
-            raise ConfigError(f"{shown} has no IPv6 address in its brackets: check it") from None
-    return text
+        return host == "localhost"

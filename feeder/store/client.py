@@ -1,34 +1,24 @@
 """One bucket or prefix of a store: ranges are read, objects looked at and listed.
 
-The library underneath is obstore, an extra. Its own retries are off, so that each one is counted
-with its reason; what fails for a reason that may pass is tried again with exponential backoff.
-
-obstore runs its own threads: a process that has imported it must not fork (Feeder only spawns).
+The library underneath is obstore. Its own retries are off, so that each is counted with its reason:
+what may pass is tried again, with exponential backoff, as long as the store's patience lasts.
 """
 
-import os
 import random
 import time
 from collections.abc import Callable, Iterator
-from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
-from urllib.parse import urlsplit
 
-from feeder.errors import ConfigError, StoreError
-from feeder.installation import install_command
+from feeder.errors import StoreError
 from feeder.process.backoff import Backoff
-from feeder.store.address import StoreAddress, is_loopback
+from feeder.process.path_text import printable
+from feeder.store.address import WEB, StoreAddress
+from feeder.store.connect import connect
 from feeder.store.faults import explain, store_error
 
 if TYPE_CHECKING:
     from obstore import Bytes
 
-CONNECT_TIMEOUT_S: Final = 5.0
-READ_TIMEOUT_S: Final = 10.0  # without a byte: a stalled transfer is given up and made again
-TRANSFER_TIMEOUT_S: Final = 120.0  # all of a request: a piece of 16 MiB at 1 Mbit/s
-CONNECTIONS_MAX: Final = (
-    64  # kept idle for each host: as many requests as the fetcher has in flight
-)
 PAGE_OBJECTS: Final = 1000  # of a listing, as S3 sends them
 _RETRY_FIRST_S: Final = 0.1
 _RETRY_MAX_S: Final = 5.0
@@ -40,48 +30,60 @@ class Fetched(NamedTuple):
     data: "Bytes | bytes"
     """A read-only buffer."""
     etag: str
+    """"" if the store has none."""
     size_bytes: int
     """Of the whole object."""
 
 
 class ObjectInfo(NamedTuple):
     name: str
-    """Below the store's address; of a folder, with a "/" at its end."""
+    """Below the store's address; that of a folder ends with "/"."""
     size_bytes: int
     etag: str
     modified_ns: int
 
 
 class Store:
-    """The objects below an address. Threads may share it; calls block, without the GIL."""
+    """The objects below an address. Threads may share it; its calls block, without the GIL."""
 
     def __init__(
         self,
         address: StoreAddress,
         *,
-        on_retry: Callable[[str], None] = lambda kind: None,
+        on_retry: Callable[[str], None] = lambda reason: None,
         patience_s: float = 30.0,
     ) -> None:
-        """Open it without a request; ConfigError for a bad configuration or without obstore.
+        """Open it, without a request; ConfigError if obstore is missing or the environment wrong.
 
-        ``on_retry`` gets the kind of each error after which a request is made again, for
-        ``patience_s`` seconds in all.
+        ``on_retry`` gets the reason of each request that is made again, a StoreError's kind, and
+        "credentials" for a refresh of them that failed. No retry starts after ``patience_s``.
         """
         self.address = address
         self._on_retry = on_retry
         self._patience_s = patience_s
-        self._objects = _open(address)
+        self._make, self._credentials = connect(address, lambda: on_retry("credentials"))
+        self._objects = self._make()
+
+    @property
+    def credentials_expire_s(self) -> float | None:
+        """When the credentials expire, in seconds since the epoch; None: unknown, or never."""
+        found = self._credentials and self._credentials.found
+        return found.expires_s if found else None
 
     def read(
         self, name: str, start: int = 0, size: int | None = None, *, etag: str = ""
     ) -> Fetched:
-        """Return ``size`` bytes of an object from byte ``start``, or all that follow.
+        """Return ``size`` bytes of an object from byte ``start`` on, or all that follow.
 
-        StoreError, "changed" if the object has another ETag or ends before.
+        With ``etag``, only if the object still has it. StoreError; "changed" if the object ends
+        before, too.
         """
         import obstore
 
-        where = self.address.child(name).url
+        where = self._where(name)
+        if size == 0:  # for which HTTP has no range
+            info = self.head(name)
+            return Fetched(b"", info.etag, info.size_bytes)
         options: dict[str, Any] = {}
         if size is not None:
             options["range"] = (start, start + size)
@@ -90,40 +92,49 @@ class Store:
         if etag and not etag.startswith("W/"):  # a weak one never matches (RFC 9110, 13.1.1)
             options["if_match"] = etag
 
-        def fetch() -> Fetched:
+        def get() -> Fetched:
             result = obstore.get(self._objects, name, options=options)
-            whole_bytes, answer_etag = result.meta["size"], result.meta["e_tag"] or ""
-            if etag and answer_etag != etag:
-                raise store_error("changed", where, f"its ETag was {etag}, now {answer_etag}")
+            whole_bytes, answered_etag = result.meta["size"], result.meta["e_tag"] or ""
+            if etag and answered_etag != etag:
+                raise store_error("changed", where, f"ETag {answered_etag}, not {etag}")
             end = whole_bytes if size is None else start + size
             if whole_bytes < end:
                 raise store_error("changed", where, f"it ends at byte {whole_bytes:,}")
             data = result.bytes()
             if len(data) != end - start:
                 raise store_error("short", where, f"{len(data):,} of {end - start:,} bytes")
-            return Fetched(data, answer_etag, whole_bytes)
+            return Fetched(data, answered_etag, whole_bytes)
 
-        return self._patiently(fetch, where)
+        return self._patiently(get, where)
 
     def head(self, name: str) -> ObjectInfo:
         """Return an object's size, ETag and time; StoreError."""
         import obstore
 
-        where = self.address.child(name).url
-        meta = self._patiently(lambda: obstore.head(self._objects, name), where)
+        def get() -> Any:
+            # Not HEAD, whose answers have no body and so no reason for a refusal.
+            return obstore.get(self._objects, name, options={"range": (0, 1)}).meta
+
+        try:
+            meta = self._patiently(get, self._where(name))
+        except StoreError as error:
+            if error.kind != "changed":
+                raise
+            # An empty object has no first byte.
+            meta = self._patiently(lambda: obstore.head(self._objects, name), self._where(name))
         return _info(meta, name)
 
     def list(self, prefix: str = "", *, delimiter: bool = False) -> Iterator[list[ObjectInfo]]:
-        """Yield the objects below a folder by pages; with ``delimiter``, only those directly in it,
-        and its folders. StoreError; web servers have no listing.
+        """Yield the objects below a folder by pages, in the order of their names; StoreError.
+
+        With ``delimiter`` there is one page, of the objects directly in it and its folders. Web
+        servers have no listing.
         """
         import obstore
 
-        where = self.address.child(prefix).url
-        if self.address.scheme in ("https", "http"):
-            raise StoreError(
-                "unknown", f"{where}: web servers cannot be listed: name the files themselves"
-            )
+        where = self._where(prefix)
+        if self.address.scheme in WEB:
+            raise StoreError("unknown", f"{where}: a web server has no listing: name the files")
         if delimiter:
             listing = self._patiently(
                 lambda: obstore.list_with_delimiter(self._objects, prefix or None), where
@@ -131,37 +142,52 @@ class Store:
             folders = [ObjectInfo(f"{name}/", 0, "", 0) for name in listing["common_prefixes"]]
             yield folders + [_info(meta) for meta in listing["objects"]]
             return
+        pages: Iterator[Any] | None = None
         last: str | None = None
-        pages = None
 
         def next_page() -> Any:
             nonlocal pages
-            if pages is None:  # also after an error: behind the last name that came
-                pages = obstore.list(
-                    self._objects, prefix or None, offset=last, chunk_size=PAGE_OBJECTS
-                )
             try:
+                if pages is None:
+                    pages = obstore.list(
+                        self._objects, prefix or None, offset=last, chunk_size=PAGE_OBJECTS
+                    )
                 return next(pages, None)
             except Exception:
-                pages = None
+                pages = None  # the next attempt goes on behind the last name that came
                 raise
 
-        while (page := self._patiently(next_page, where)) is not None:
+        while page := self._patiently(next_page, where):
             last = page[-1]["path"]
             yield [_info(meta) for meta in page]
+
+    def _where(self, name: str) -> str:
+        return printable(self.address.child(name).url)
 
     def _patiently(self, call: Callable[[], _T], where: str) -> _T:
         import obstore.exceptions
 
         backoff = Backoff(_RETRY_FIRST_S, _RETRY_MAX_S)
         deadline_s = time.monotonic() + self._patience_s
+        may_replace = self._credentials is not None
         while True:
+            found = None
             try:
+                if self._credentials is not None:
+                    self._credentials.refresh()
+                    found = self._credentials.found
                 return call()
             except StoreError as error:
                 fault = error
             except (obstore.exceptions.BaseError, OSError, ValueError) as error:
                 fault = explain(error, where)
+            if fault.kind in ("expired", "denied") and found is not None and may_replace:
+                may_replace = False
+                assert self._credentials is not None
+                if self._credentials.replace(found):
+                    self._objects = self._make()  # obstore keeps credentials until they are due
+                    self._on_retry(fault.kind)
+                    continue
             wait_s = backoff.next_s() * random.uniform(0.5, 1.5)
             if not fault.is_transient or time.monotonic() + wait_s > deadline_s:
                 raise fault from None
@@ -171,57 +197,5 @@ class Store:
 
 def _info(meta: Any, name: str = "") -> ObjectInfo:
     modified = meta["last_modified"]
-    seconds, microseconds = int(modified.timestamp()), modified.microsecond
-    return ObjectInfo(
-        name or meta["path"],
-        meta["size"],
-        meta["e_tag"] or "",
-        seconds * 1_000_000_000 + microseconds * 1000,
-    )
-
-
-def _open(address: StoreAddress) -> Any:
-    try:
-        from obstore.store import AzureStore, GCSStore, HTTPStore, S3Store
-    except ImportError:
-        raise ConfigError(
-            f"{address} needs the package obstore, which is not installed: "
-            f"`{install_command('stores')}` (the extra stores)"
-        ) from None
-    options: dict[str, Any] = {
-        "connect_timeout": timedelta(seconds=CONNECT_TIMEOUT_S),
-        "read_timeout": timedelta(seconds=READ_TIMEOUT_S),
-        "timeout": timedelta(seconds=TRANSFER_TIMEOUT_S),
-        "pool_max_idle_per_host": str(CONNECTIONS_MAX),
-        "allow_http": _allows_http(address),
-    }
-    settings = {"client_options": options, "retry_config": {"max_retries": 0}}
-    if address.scheme in ("https", "http"):
-        return HTTPStore(address.url, **settings)
-    kind = {"s3": S3Store, "gs": GCSStore, "az": AzureStore}[address.scheme]
-    return kind(address.bucket, prefix=address.path or None, **settings)
-
-
-def _allows_http(address: StoreAddress) -> bool:
-    """Whether plain HTTP may be used; ConfigError where the endpoint needs it and it may not."""
-    if address.scheme in ("https", "http"):
-        endpoint, allow = address.url, ""
-    else:
-        prefix = {"s3": "AWS", "gs": "GOOGLE", "az": "AZURE"}[address.scheme]
-        allow = f"{prefix}_ALLOW_HTTP"
-        endpoint = next(filter(None, map(os.environ.get, _ENDPOINTS[address.scheme])), "")
-    if not endpoint.startswith("http://"):
-        return False
-    if is_loopback(urlsplit(endpoint).netloc):
-        return True
-    if os.environ.get(allow, "").lower() in ("1", "true", "on", "yes"):
-        return True
-    remedy = f"use https, or set {allow}=true" if allow else "use https"
-    raise ConfigError(f"{address} would be read over plain http ({endpoint}): {remedy}")
-
-
-_ENDPOINTS: Final = {
-    "s3": ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT"),
-    "gs": ("GOOGLE_BASE_URL",),
-    "az": ("AZURE_STORAGE_ENDPOINT", "AZURE_ENDPOINT"),
-}
+    modified_ns = int(modified.timestamp()) * 1_000_000_000 + modified.microsecond * 1000
+    return ObjectInfo(name or meta["path"], meta["size"], meta["e_tag"] or "", modified_ns)

@@ -50,14 +50,11 @@ def read_index(
     piece = min(_PIECE_ROWS, max(1, _PIECE_LABEL_BYTES // labels.row_bytes))
     start = 0
     for number, shard in enumerate(dataset.manifest.shards):
+        index = dataset.open_shard(number).prove_index()
         for row in range(0, shard.samples, piece):
-            count = min(piece, shard.samples - row)
-            reader = dataset.open_shard(number)
-            records, label_rows = (
-                reader.read_records(row, count),
-                reader.read_label_rows(row, count),
-            )
-            yield slice(start + row, start + row + count), records, label_rows
+            rows = slice(row, min(row + piece, shard.samples))
+            where = slice(start + rows.start, start + rows.stop)
+            yield where, index.records[rows], index.label_rows[rows]
         start += shard.samples
 
 

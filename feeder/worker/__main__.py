@@ -23,10 +23,12 @@ from feeder.worker.messages import (
     CannotStart,
     CloseSession,
     Configure,
+    IndexProven,
     NamesRead,
     NodeToWorker,
     OpenSession,
     ReadNames,
+    ShareIndexes,
     Started,
     WorkerToNode,
     escape_surrogates,
@@ -40,11 +42,18 @@ def start(channel: Channel[WorkerToNode, NodeToWorker]) -> "ChunkFiller":
     """Check the libraries and, if configured, the datasets; report. Raises FeederError."""
     configure, cache_fd = channel.receive_with_fd()
     assert isinstance(configure, Configure), "Configure comes first"
+    share, index_fd = channel.receive_with_fd()
+    assert isinstance(share, ShareIndexes), "the memory of indexes comes next"
+    assert index_fd is not None, "as a descriptor"
     check_libraries()
     from feeder.jpeg.decode import describe_decoder
     from feeder.sample.cache_file import DecodedCache
     from feeder.sample.self_test import compute_self_test
     from feeder.worker.filler import ChunkFiller
+    from feeder.worker.index_memory import WorkerIndexes
+
+    def send_proven(dataset: str, shard: int, fd: int) -> None:
+        channel.send(IndexProven(dataset, shard), fd)
 
     cache = None
     if configure.cache is not None:
@@ -52,7 +61,12 @@ def start(channel: Channel[WorkerToNode, NodeToWorker]) -> "ChunkFiller":
         cache = DecodedCache(cache_fd, configure.cache)
     decoder = configure.decoder
     filler = ChunkFiller(
-        configure.datasets, configure.open_shards, cache, decoder, configure.page_cache_bytes
+        configure.datasets,
+        configure.open_shards,
+        cache,
+        decoder,
+        configure.page_cache_bytes,
+        WorkerIndexes(index_fd, share.starts, send_proven),
     )
     if configure.self_test:
         filler.test_decoding()

@@ -29,11 +29,13 @@ from feeder.sample.reader import SampleReader
 from feeder.wire.chunk_work import Fill, Filled
 from feeder.wire.messages import PADDING_SAMPLE_ID
 from feeder.wire.slot_layout import SlotLayout
+from feeder.worker.index_memory import WorkerIndexes
 from feeder.worker.messages import DatasetSource, OpenSession
 from feeder.worker.slot_memory import SlotMemory
 
 _NAMES_S: Final = 0.02
-"""How long names are read for, since chunks wait meanwhile; some 15 µs each in an open shard."""
+"""How long names are read for, since chunks wait meanwhile; some 0.2 ms for the names of a shard,
+which are read together."""
 
 _NAMES_BYTES: Final = 48 * 1024
 """More names than this are not begun: with one of 64 KiB they fit into a packet."""
@@ -60,14 +62,17 @@ class ChunkFiller:
         cache: DecodedCache | None = None,
         decoder: Decoder = "own",
         page_cache_bytes: int = sys.maxsize,
+        indexes: WorkerIndexes | None = None,
     ) -> None:
         """Fill from datasets, by name, with at most ``open_shards`` descriptors each, and from the
-        decoded cache, if there is one. ``page_cache_bytes`` is Configure's."""
+        decoded cache, if there is one. ``page_cache_bytes`` is Configure's; without ``indexes``,
+        those of datasets are in the worker's own memory."""
         self._sources = sources
         self._open_shards = open_shards
         self._decoder = decoder
         self._cache = cache
         self._page_cache_bytes = page_cache_bytes
+        self._indexes = indexes
         self._open = contextlib.ExitStack()
         self._dataset = functools.cache(self._open_dataset)  # on first use
         self._sessions: dict[int, _Session] = {}
@@ -195,6 +200,8 @@ class ChunkFiller:
         source = self._sources[name]
         path, shards = path_from_bytes(source.folder), self._open_shards
         dataset = Dataset.open(path, open_shards=shards, fingerprint=source.fingerprint)
+        if self._indexes is not None:
+            self._indexes.share(name, dataset)
         return self._open.enter_context(dataset)
 
     def _find_reader(self, opened: OpenSession) -> SampleReader:

@@ -1,10 +1,12 @@
 """The messages between a node process and its workers, over their channel.
 
 node process                                worker
-Configure + fd       ──────────►            (checks its libraries)
+Configure + fd       ──────────►
+ShareIndexes + fd    ──────────►            (checks its libraries)
                      ◄──────────            Started, or CannotStart and it ends
 OpenSession + fd     ──────────►            (maps the session's slots)
 Fill                 ──────────►
+                     ◄──────────            IndexProven + fd, for a shard that nobody has read yet
                      ◄──────────            Filled or FillFailed, in the order of the Fills
 ReadNames            ──────────►
                      ◄──────────            NamesRead
@@ -54,6 +56,13 @@ class Configure(msgspec.Struct, frozen=True, kw_only=True, tag=True, array_like=
     """What the page cache may hold for this node process; workers keep no more samples in it."""
 
 
+class ShareIndexes(msgspec.Struct, frozen=True, kw_only=True, tag=True, array_like=True):
+    """The second message; the memory that proven indexes are read from is attached as fd."""
+
+    starts: dict[str, int]
+    """Where each dataset's part begins, by name; none where it could not be opened."""
+
+
 class OpenSession(msgspec.Struct, frozen=True, kw_only=True, tag=True, array_like=True):
     """A session's slots and how to fill them; the slots' memory is attached as fd."""
 
@@ -80,7 +89,7 @@ class ReadNames(msgspec.Struct, frozen=True, tag=True, array_like=True):
     sample_ids: tuple[int, ...]
 
 
-NodeToWorker = Configure | OpenSession | CloseSession | Fill | ReadNames
+NodeToWorker = Configure | ShareIndexes | OpenSession | CloseSession | Fill | ReadNames
 
 
 class Started(msgspec.Struct, frozen=True, kw_only=True, tag=True, array_like=True):
@@ -111,6 +120,14 @@ class CannotStart(msgspec.Struct, frozen=True, kw_only=True, tag=True, array_lik
         return kind(self.message)
 
 
+class IndexProven(msgspec.Struct, frozen=True, tag=True, array_like=True):
+    """The index of a shard is that of the manifest; its records, then its label rows, are in an
+    anonymous file, which is attached as fd."""
+
+    dataset: str
+    shard: int
+
+
 class NamesRead(msgspec.Struct, frozen=True, tag=True, array_like=True):
     """The names of the first samples, as bytes: those that could be read in time, at least one."""
 
@@ -122,4 +139,4 @@ class NamesRead(msgspec.Struct, frozen=True, tag=True, array_like=True):
     """Why there is none."""
 
 
-WorkerToNode = Started | CannotStart | Filled | FillFailed | NamesRead
+WorkerToNode = Started | CannotStart | Filled | FillFailed | IndexProven | NamesRead

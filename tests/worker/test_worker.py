@@ -30,15 +30,18 @@ from feeder.wire.chunk_work import Fill, Filled, FillFailed
 from feeder.wire.slot_layout import SlotLayout
 from feeder.worker.__main__ import _fill, _read_names
 from feeder.worker.filler import ChunkFiller
+from feeder.worker.index_memory import IndexMemory
 from feeder.worker.messages import (
     CannotStart,
     CloseSession,
     Configure,
     DatasetSource,
+    IndexProven,
     NamesRead,
     NodeToWorker,
     OpenSession,
     ReadNames,
+    ShareIndexes,
     Started,
     WorkerToNode,
 )
@@ -66,18 +69,25 @@ class WorkerProcess:
             )
         self.channel: NodeEnd = Channel(ours, WorkerToNode)
         self.channel.set_timeout(DEADLINE_S)
+        self._own_memory = self._indexes = IndexMemory({})
 
     def __enter__(self) -> "WorkerProcess":
         return self
 
     def __exit__(self, *_: object) -> None:
         self.channel.close()
+        self._own_memory.close()
         self.process.kill()
         self.process.wait()
 
-    def configure(self, datasets: dict[str, DatasetSource], **fields: Any) -> Started | CannotStart:
+    def configure(
+        self, datasets: dict[str, DatasetSource], indexes: IndexMemory | None = None, **fields: Any
+    ) -> Started | CannotStart:
+        """Without ``indexes`` the worker keeps them by itself."""
         fields = {"open_shards": 8, "self_test": False} | fields
+        self._indexes = indexes or self._own_memory
         self.channel.send(Configure(datasets=datasets, **fields))
+        self.channel.send(ShareIndexes(starts=self._indexes.starts), self._indexes.fileno())
         answer = self.channel.receive()
         assert isinstance(answer, Started | CannotStart)
         return answer
@@ -89,7 +99,15 @@ class WorkerProcess:
 
     def fill(self, *fill: int) -> WorkerToNode:
         self.channel.send(Fill(*fill))
-        answer = self.channel.receive()
+        return self.receive()
+
+    def receive(self) -> WorkerToNode:
+        """Receive the next message; put the rows of one that has proven an index in place."""
+        answer, fd = self.channel.receive_with_fd()
+        if isinstance(answer, IndexProven):
+            assert fd is not None
+            self._indexes.take(answer.dataset, answer.shard, fd)
+            os.close(fd)
         assert answer is not None
         return answer
 
@@ -109,7 +127,7 @@ def memory() -> Iterator[SlotMemory]:
     made.close()
 
 
-def _copy(memory: SlotMemory, slot: int, valid: int = 10) -> Arrived:
+def copy_slot(memory: SlotMemory, slot: int, valid: int = 10) -> Arrived:
     rows = memory.chunk(slot, 0, 10)
     return Arrived(rows.pixels.copy(), rows.labels.copy(), rows.sample_ids.copy(), 0, valid)
 
@@ -132,7 +150,7 @@ def test_a_worker_fills_the_chunks_of_a_session_and_ends_with_its_channel(
             assert [*filled.stage_seconds] == [*STAGES, "fill"]
             assert sum(filled.stage_seconds.values()) > 0
             assert [*filled.cache_counts] == [*COUNTS]
-        check_batch(dataset, small_recipe(), (5, 2), _copy(memory, 1))
+        check_batch(dataset, small_recipe(), (5, 2), copy_slot(memory, 1))
         before = psutil.Process(worker.process.pid).num_fds()
         channel.send(CloseSession(session=1))
         worker.open(2, memory)
@@ -256,7 +274,7 @@ def test_rows_past_the_last_sample_are_padding(
         for index, valid in ((0, 10), (5, 3)):  # the slot's former contents must not show
             for first in range(0, 10, 4):
                 filler.fill(Fill(0, 1, 0, 0, index, first, min(4, 10 - first)))
-            check_batch(dataset, small_recipe("val"), (0, index), _copy(memory, 0, valid=valid))
+            check_batch(dataset, small_recipe("val"), (0, index), copy_slot(memory, 0, valid=valid))
     filler.close_session(1)
 
 

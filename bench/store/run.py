@@ -1,0 +1,279 @@
+"""``feeder-bench store``: what a dataset in an object store costs, beside the same one on the disk.
+
+The store is nginx on the loopback address, read by the real daemon with the real client library. A
+proxy limits all connections together to RATE where a row says ``limited`` and in all epochs, and
+delays requests with ``--delay``; its CPU time is a row. Each part compares in turns: a warm cache
+with the local dataset, `feeder cache fetch` with the client library alone, an epoch of a cold cache
+with the larger of computing and transferring, both measured or known in the same round.
+"""
+
+import argparse
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+from feeder.errors import ConfigError
+from feeder.jpeg.libraries import check_libraries
+from feeder.pack.progress import ProgressLine
+
+from ..daemon import Daemon
+from ..data.material import large_dataset
+from ..loopback_store import LoopbackStore
+from ..machine import choose_cores, describe_machine, pinned_to
+from ..report import RATE, JudgedReport, Result, compare, format_number, single, summarise
+from ..rounds import Contender, measure, rates
+from .scene import BATCH_SIZE, IMAGE_SIZE, NAME, WINDOWS, Limit, Scene
+
+LIMIT: Final = 400e6  # bytes a second
+SMALL_SHARE: Final = 0.3  # of the dataset, for the small cache
+FIRST_S: Final = 3.0  # that the first batch may take besides the transfer of what it needs
+
+WARM_MIN: Final = 0.97
+COLD_MIN: Final = 0.90
+EPOCH_MAX: Final = 1.15
+LEFT_MAX: Final = 1.01  # each byte once; manifest, indexes and the log's headers are the rest
+
+PARTS: Final = ("warm", "cold", "first", "epoch", "small")
+
+_DISTINCT: Final = 512  # images, which are repeated
+_LATER_EPOCHS: Final = 2
+_SLOW: Final = 2.0  # how much longer than computing the transfer of the slow epoch takes
+_WARM_BATCHES: Final = 32  # of a turn
+
+_Rows = list[Result]
+
+
+class StoreReport(JudgedReport):
+    def conclude(self) -> list[str]:
+        rows, lines = self.rows, []
+        if warm := rows.get("warm/remote"):
+            lines.append(f"A warm cache serves {warm.ratio:.2f} of the local rate.")
+        if cold := rows.get("cold/fetch"):
+            lines.append(
+                f"`feeder cache fetch` reaches {cold.ratio:.2f} of the client library alone, at "
+                f"{format_number(cold.value)} MB/s."
+            )
+        if first := rows.get("first/batch"):
+            lines.append(
+                f"The first batch of a cold dataset took {first.value:.1f} s, of which the store "
+                f"needs {rows['first/needed'].value:.1f} s."
+            )
+        for name, words in (("epoch/cold", ""), ("epoch/cold-slow", " from a slow store")):
+            if epoch := rows.get(name):
+                lines.append(
+                    f"A cold first epoch{words} takes {epoch.ratio:.2f} times as long as the "
+                    "larger of computing and transferring."
+                )
+        if small := rows.get("small/from-disk"):
+            lines.append(
+                f"With a cache of {SMALL_SHARE:.0%} of the dataset, later epochs read "
+                f"{small.value:.0%} of it from the disk."
+            )
+        return lines
+
+
+def run(arguments: argparse.Namespace) -> StoreReport:
+    """Measure the parts asked for; ResourceError without nginx."""
+    parts = _choose_parts(arguments.parts)
+    core, other = choose_cores(arguments.core)
+    machine = describe_machine({"daemon": core, "store and client": other})
+    check_libraries()
+    rounds = 1 if arguments.quick else arguments.rounds
+    size_bytes = round(arguments.gib * (0.25 if arguments.quick else 1) * 2**30)
+    with ExitStack() as stack:
+        large = large_dataset(arguments.dataset, size_bytes=size_bytes, distinct=_DISTINCT)
+        path = stack.enter_context(large)
+        folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="feeder-bench-"))
+        stack.enter_context(pinned_to(other))
+        store = stack.enter_context(LoopbackStore({NAME: path}))
+        scene = Scene(path, store, Path(folder), core=core, other=other)
+        limit = stack.enter_context(scene.limited(LIMIT, arguments.delay))
+        measures: Mapping[str, Callable[[], _Rows]] = {
+            "warm": lambda: _measure_warm(scene, rounds),
+            "cold": lambda: _measure_cold(scene, limit, rounds),
+            "first": lambda: _measure_first(scene, limit, rounds),
+            "epoch": lambda: _measure_epoch(scene, limit, rounds, arguments.delay),
+            "small": lambda: _measure_small(scene, limit),
+        }
+        results = [row for part in parts for row in measures[part]()]
+    measured = {
+        "rounds": rounds,
+        "batch size": BATCH_SIZE,
+        "image size": IMAGE_SIZE,
+        "dataset": f"{scene.size_bytes / 1e9:.2f} GB, in {WINDOWS} windows",
+        "limit": f"{LIMIT / 1e6:g} MB/s, {1e3 * arguments.delay:g} ms a request",
+    }
+    return StoreReport(
+        bench="store", machine=machine, measured=measured, results=results, failures=judge(results)
+    )
+
+
+def judge(results: _Rows) -> list[str]:
+    """Return a line for each target that is missed beyond the noise."""
+    rows = {row.name: row for row in results}
+    failures = []
+    for name, least in (("warm/remote", WARM_MIN), ("cold/fetch", COLD_MIN)):
+        if (row := rows.get(name)) and (row.ratio_high or row.ratio or 0.0) < least:
+            failures.append(f"{name} is {row.ratio:.3f} of {row.baseline}; {least:g} is required")
+    for name in ("epoch/cold", "epoch/cold-slow"):
+        if (row := rows.get(name)) and (row.ratio_low or row.ratio or 0.0) > EPOCH_MAX:
+            failures.append(f"{name} is {row.ratio:.3f} of {row.baseline}; at most {EPOCH_MAX:g}")
+        if (row := rows.get(f"{name}/left")) and row.value > LEFT_MAX:
+            failures.append(f"{row.value:.3f} datasets left the store in {name}; each byte once")
+    if (row := rows.get("first/batch")) and row.value > FIRST_S + rows["first/needed"].value:
+        allowed_s = FIRST_S + rows["first/needed"].value
+        failures.append(f"the first batch took {row.value:.2f} s; at most {allowed_s:.2f} s")
+    return failures
+
+
+def _choose_parts(text: str | None) -> list[str]:
+    names = PARTS if text is None else text.split(",")
+    for name in names:
+        if name not in PARTS:
+            raise ConfigError(f"--parts {name} is no part: name some of {', '.join(PARTS)}")
+    return [part for part in PARTS if part in names]
+
+
+def _measure_warm(scene: Scene, rounds: int) -> _Rows:
+    """Two daemons on one core, in turns: the dataset local, and from a cache that has all of it."""
+    with ExitStack() as stack:
+        cache = stack.enter_context(scene.cache())
+        scene.fetch(cache)
+        daemons = {
+            "warm/local": stack.enter_context(scene.local()),
+            "warm/remote": stack.enter_context(scene.remote(cache)),
+        }
+        contenders = {
+            name: stack.enter_context(scene.open(daemon)).advance
+            for name, daemon in daemons.items()
+        }
+        before = scene.store.body_bytes()
+        batches = 4 * _WARM_BATCHES
+        taken = measure(contenders, rounds=rounds, items=batches, piece=_WARM_BATCHES)
+        fetched = scene.store.body_bytes() - before
+    return [
+        *compare(rates(taken, batches * BATCH_SIZE), RATE),
+        single("warm/left", "datasets", fetched / scene.size_bytes),
+    ]
+
+
+def _measure_cold(scene: Scene, limit: Limit, rounds: int) -> _Rows:
+    """The whole dataset into new files, by the library alone and by `feeder cache fetch`."""
+    ways = {"obstore": scene.fetch_alone, "fetch": scene.fetch}
+    with ExitStack() as stack:
+        # Emptied between rounds, not in the turns that are timed.
+        emptied = stack.enter_context(ExitStack())
+
+        def fetch(way: str, endpoint: str, _first: int, _end: int) -> None:
+            ways[way](emptied.enter_context(scene.cache()), endpoint)
+
+        contenders: dict[str, Contender] = {}
+        for suffix, endpoint in (("", ""), ("-limited", limit.endpoint)):
+            for way in ways:
+                contenders[f"cold/{way}{suffix}"] = partial(fetch, way, endpoint)
+        before = limit.busy_s(), scene.store.busy_s()
+        taken = measure(
+            contenders,
+            rounds=rounds,
+            after_warm_up=emptied.close,
+            after_round=lambda _: emptied.close(),
+        )
+        proxy_s, nginx_s = limit.busy_s() - before[0], scene.store.busy_s() - before[1]
+    gigabytes = (rounds + 1) * scene.size_bytes / 1e9  # and the pass that warms up
+    baselines = {
+        name: name.replace("fetch", "obstore") if "fetch" in name else None for name in contenders
+    }
+    return [
+        *compare(rates(taken, scene.size_bytes / 1e6), "MB/s", baselines),
+        single("cpu/nginx", "s/GB", nginx_s / (4 * gigabytes)),
+        single("cpu/proxy", "s/GB", proxy_s / (2 * gigabytes)),
+    ]
+
+
+def _measure_first(scene: Scene, limit: Limit, rounds: int) -> _Rows:
+    """A new daemon with an empty cache: until it is ready, and from a session's start on."""
+    ready_s, batch_s = [], []
+    for _ in _count("first batches", rounds):
+        began_s = time.monotonic()
+        with scene.cache() as cache, scene.remote(cache, limit.endpoint) as daemon:
+            ready_s.append(time.monotonic() - began_s)
+            began_s = time.monotonic()
+            with scene.open(daemon) as fetcher:
+                fetcher.replay(0, 1)
+                batch_s.append(time.monotonic() - began_s)
+    return [
+        summarise("first/ready", "s", ready_s),
+        single("first/needed", "s", scene.first_batch_bytes() / limit.rate),
+        summarise("first/batch", "s", batch_s),
+    ]
+
+
+def _measure_epoch(scene: Scene, limit: Limit, rounds: int, delay_s: float) -> _Rows:
+    """An epoch of the local dataset, then of cold caches: at the limit, and at a lower rate."""
+    seconds: dict[str, list[float]] = {}
+    left: dict[str, list[float]] = {}
+    with scene.local() as local:
+        for _ in _count("rounds of epochs", rounds):
+            compute_s = _stream(scene, local)[0]
+            seconds.setdefault("epoch/local", []).append(compute_s)
+            slow_rate = scene.size_bytes / (_SLOW * compute_s)
+            with scene.limited(min(limit.rate, slow_rate), delay_s) as slow:
+                for suffix, each in (("", limit), ("-slow", slow)):
+                    name = f"epoch/cold{suffix}"
+                    least_s = max(compute_s, scene.size_bytes / each.rate)
+                    with scene.cache() as cache, scene.remote(cache, each.endpoint) as daemon:
+                        taken_s, share = _stream(scene, daemon)
+                    seconds.setdefault(f"epoch/least{suffix}", []).append(least_s)
+                    seconds.setdefault(name, []).append(taken_s)
+                    left.setdefault(f"{name}/left", []).append(share)
+    baselines = {
+        name: name.replace("cold", "least") if "cold" in name else None for name in seconds
+    }
+    rows = compare(seconds, "s", baselines)
+    return rows + [summarise(name, "datasets", values) for name, values in left.items()]
+
+
+def _measure_small(scene: Scene, limit: Limit) -> _Rows:
+    """Epochs with a cache that holds a part of the dataset, after one that fills it."""
+    disk_bytes = round(SMALL_SHARE * scene.size_bytes)
+    shares, images = [], []
+    with (
+        scene.cache() as cache,
+        scene.remote(cache, limit.endpoint, disk_bytes) as daemon,
+        scene.open(daemon) as fetcher,
+    ):
+        batches = fetcher.welcome.batches
+        for epoch in _count("epochs with a small cache", 1 + _LATER_EPOCHS):
+            before, began_s = scene.store.body_bytes(), time.monotonic()
+            fetcher.replay(epoch * batches, (epoch + 1) * batches)
+            images.append(batches * BATCH_SIZE / (time.monotonic() - began_s))
+            shares.append((scene.store.body_bytes() - before) / scene.size_bytes)
+    return [
+        summarise("small/rate", RATE, images[1:]),
+        summarise("small/left", "datasets", shares[1:]),
+        summarise("small/from-disk", "datasets", [1 - share for share in shares[1:]]),
+    ]
+
+
+def _stream(scene: Scene, daemon: Daemon) -> tuple[float, float]:
+    """Stream the first epoch; return its seconds and the datasets that left the store in it."""
+    before, began_s = scene.store.body_bytes(), time.monotonic()
+    with scene.open(daemon) as fetcher:
+        fetcher.replay(0, fetcher.welcome.batches)
+    taken_s = time.monotonic() - began_s
+    return taken_s, (scene.store.body_bytes() - before) / scene.size_bytes
+
+
+def _count(noun: str, rounds: int) -> Iterator[int]:
+    """Yield the numbers of rounds, with progress."""
+    progress = ProgressLine(sys.stderr)
+    progress.begin("measuring", noun, rounds)
+    for number in range(rounds):
+        yield number
+        progress.add(1)
+    progress.end()

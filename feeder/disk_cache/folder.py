@@ -1,0 +1,253 @@
+"""The folder of a host's cached datasets, and how a remote dataset gets its own in it.
+
+    DISK_PATH/feeder-pieces/        shared by the daemons of the host
+        MARKER                      Feeder made this folder, and may remove what is in it
+        NAME-CONTENT-HASH/          a cached dataset; of its URL and its manifest's ETag
+
+Whoever makes or mends a dataset's folder holds a lock on a byte of MARKER. A dataset whose manifest
+has changed in the store is another one, with a folder of its own; the old one is evicted when room
+is needed.
+"""
+
+import errno
+import hashlib
+import logging
+import os
+import re
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager, suppress
+from pathlib import Path
+from typing import Final, Self
+
+import msgspec
+
+from feeder.dataset.manifest import MANIFEST_NAME, Manifest, canonical_json, decode_manifest
+from feeder.disk_cache.cached import (
+    IN_USE,
+    OBJECTS_NAME,
+    ORIGIN_NAME,
+    PRESENCE_NAME,
+    CachedDataset,
+    Origin,
+    is_cached,
+    lock,
+    read_origin,
+    write_at,
+)
+from feeder.disk_cache.transfers import Transfers, punch_hole
+from feeder.errors import ConfigError, DatasetError, ResourceError, StoreError
+from feeder.metrics.records import StoreRecord
+from feeder.process.output_file import explain_disk_errors, write_output
+from feeder.store.address import StoreAddress
+from feeder.store.client import Store
+
+FOLDER_NAME: Final = "feeder-pieces"
+MARKER_NAME: Final = "MARKER"
+
+_MARKER: Final = (
+    b"feeder-pieces 1\nPieces of remote datasets, kept by feeder serve; feeder cache shows them.\n"
+)
+_LABEL_CHARS_MAX: Final = 40
+_SUFFIX: Final = ".tmp"  # of files that are written under the dataset's lock: one at a time
+_REMEDY: Final = "start again, or choose another folder with cache.disk_path (--disk-path)"
+_PATIENCE_S: Final = 30.0
+_WARM_PATIENCE_S: Final = 5.0
+"""The same where the disk may have what is needed."""
+
+_ABSENT: Final = ("unreachable", "timeout", "server", "throttled", "reset", "short", "expired")
+"""Faults in which a cached dataset is served without a look at the store."""
+
+_log = logging.getLogger(__name__)
+
+
+class DiskCache:
+    """The cached datasets below ``root``."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+
+    @classmethod
+    def open(cls, disk_path: Path) -> Self:
+        """Open the cache in ``disk_path``, made if it is missing.
+
+        ResourceError, in a line, if the folder cannot be written or cannot hold sparse files;
+        ConfigError if something else has its name.
+        """
+        root = disk_path / FOLDER_NAME
+        with explain_disk_errors("keeping remote datasets in", disk_path, _REMEDY):
+            root.mkdir(parents=True, exist_ok=True)
+            marker = root / MARKER_NAME
+            if not marker.exists() and any(root.iterdir()):
+                raise ConfigError(
+                    f"{root} has files that Feeder did not download, and no {MARKER_NAME}: choose "
+                    "another folder with cache.disk_path (--disk-path)"
+                )
+            try:
+                file = os.open(marker, os.O_RDWR | os.O_CREAT, 0o666)
+            except OSError as error:
+                if error.errno != errno.EROFS:
+                    raise
+                return cls(root)  # what it holds can still be served
+            try:
+                text = os.pread(file, len(_MARKER) + 1, 0)
+                if text and not text.startswith(_MARKER.partition(b"\n")[0]):
+                    raise ConfigError(
+                        f"{marker} is of another version of Feeder: choose another folder with "
+                        "cache.disk_path (--disk-path)"
+                    )
+                if not text:
+                    write_at(file, _MARKER, 0)
+                punch_hole(file, 1 << 20, 4096)
+            finally:
+                os.close(file)
+        return cls(root)
+
+    def folders(self) -> list[Path]:
+        """Return the cached datasets, those prepared last first."""
+        with suppress(FileNotFoundError):
+            times = {
+                path: (path / ORIGIN_NAME).stat().st_mtime_ns
+                for path in self.root.iterdir()
+                if is_cached(path)
+            }
+            return sorted(times, key=lambda path: (-times[path], path.name))
+        return []
+
+    def find(self, url: str) -> list[Path]:
+        """Return the cached datasets of a URL, those prepared last first."""
+        matches = []
+        for folder in self.folders():
+            with suppress(DatasetError):
+                if read_origin(folder).url == url:
+                    matches.append(folder)
+        return matches
+
+    def used_bytes(self) -> int:
+        """Return the room that all datasets take on the disk, holes left out."""
+        total = 0
+        with suppress(FileNotFoundError):  # removed meanwhile
+            for folder in [path for path in self.root.iterdir() if path.is_dir()]:
+                with suppress(FileNotFoundError), os.scandir(folder) as entries:
+                    total += sum(e.stat(follow_symlinks=False).st_blocks for e in entries) * 512
+        return total
+
+    @contextmanager
+    def locked(self, folder: Path) -> Iterator[None]:
+        """Hold the lock of a dataset's folder, which may not exist yet; waits for it."""
+        digest = hashlib.blake2b(os.fsencode(folder.name), digest_size=7).digest()
+        marker = os.open(self.root / MARKER_NAME, os.O_RDWR)
+        try:
+            lock(marker, int.from_bytes(digest), exclusive=True, wait=True)
+            yield
+        finally:
+            os.close(marker)
+
+    def drop(self, folder: Path) -> bool:
+        """Remove a cached dataset; False if a process has it open."""
+        with self.locked(folder), explain_disk_errors("removing", folder, "drop it again"):
+            try:
+                presence = os.open(folder / PRESENCE_NAME, os.O_RDWR)
+            except FileNotFoundError:
+                shutil.rmtree(folder)
+                return True
+            try:
+                if not lock(presence, IN_USE, exclusive=True):
+                    return False
+                # Without its origin it is no dataset, whatever ends this process now.
+                (folder / ORIGIN_NAME).unlink(missing_ok=True)
+                shutil.rmtree(folder)
+            finally:
+                os.close(presence)
+        return True
+
+
+def prepare(cache: DiskCache, url: str, *, report: Callable[[str], None] = _log.warning) -> Path:
+    """Return the folder of the cached dataset at ``url``, made if it is new.
+
+    Fetches the manifest, and the first sample with the index of its shard, which shows that the
+    rest can be fetched. If the store is away, a dataset that was prepared before is returned, and
+    ``report`` gets a warning. Raises StoreError, DatasetError for what is no dataset, ResourceError
+    for the disk.
+    """
+    address = StoreAddress.parse(url)
+    former = cache.find(address.url)
+    store = Store(address, patience_s=_WARM_PATIENCE_S if former else _PATIENCE_S)
+    try:
+        fetched = store.read(MANIFEST_NAME)
+        data = bytes(fetched.data)
+        manifest = decode_manifest(data, f"{address}/{MANIFEST_NAME}")
+        origin = Origin(
+            url=address.url,
+            content=manifest.content,
+            fingerprint=manifest.fingerprint,
+            manifest_etag=fetched.etag,
+        )
+        folder = cache.root / _name_folder(address, origin)
+        with (
+            explain_disk_errors("keeping remote datasets in", cache.root, _REMEDY),
+            cache.locked(folder),
+        ):
+            _make_files(folder, origin, manifest, data, report)
+            with closing(CachedDataset.open(folder)) as cached:
+                if not cached.samples_there[0]:
+                    Transfers(cached, store, StoreRecord()).fetch(0, [(0, 1)])
+    except StoreError as error:
+        if not former or error.kind not in _ABSENT:
+            raise
+        report(f"serving {address} from the disk cache, {former[0]}, without the store: {error}")
+        return former[0]
+    except ResourceError as error:
+        if not is_cached(folder):
+            raise
+        report(f"serving {address} with what {folder} has: {error}")
+    return folder
+
+
+def _name_folder(address: StoreAddress, origin: Origin) -> str:
+    label = re.sub(r"[^A-Za-z0-9_.]+", "-", address.name).strip("-.")[:_LABEL_CHARS_MAX]
+    source = f"{origin.url}\n{origin.manifest_etag}".encode()
+    digest = hashlib.blake2b(source, digest_size=4).hexdigest()
+    return f"{label or 'dataset'}-{origin.content[:12]}-{digest}"
+
+
+def _make_files(
+    folder: Path, origin: Origin, manifest: Manifest, data: bytes, report: Callable[[str], None]
+) -> None:
+    """Make the files of a cached dataset that are missing or damaged; its lock is held."""
+    folder.mkdir(exist_ok=True)
+    manifest_path = folder / MANIFEST_NAME
+    if not manifest_path.exists() or manifest_path.read_bytes() != data:
+        write_output(manifest_path, data, suffix=_SUFFIX)
+    mend_presence(folder, manifest, report)
+    os.close(os.open(folder / OBJECTS_NAME, os.O_WRONLY | os.O_CREAT, 0o666))
+    try:
+        is_same = is_cached(folder) and read_origin(folder) == origin
+    except DatasetError:
+        is_same = False
+    if is_same:
+        os.utime(folder / ORIGIN_NAME)
+    else:
+        encoded = canonical_json(msgspec.to_builtins(origin))
+        write_output(folder / ORIGIN_NAME, encoded, suffix=_SUFFIX)
+
+
+def mend_presence(folder: Path, manifest: Manifest, report: Callable[[str], None]) -> None:
+    """Make the presence of a cached dataset, with nothing there, unless it has its size.
+
+    In place, so that processes that have it open see the same. Its blocks are written now: a full
+    disk must not be found out by a signal.
+    """
+    path, size = folder / PRESENCE_NAME, manifest.samples + len(manifest.shards)
+    file = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+    try:
+        found = os.fstat(file).st_size
+        if found == size:
+            return
+        if found:
+            report(f"{path} has {found} bytes in place of {size}: fetching again what it listed")
+        os.ftruncate(file, 0)
+        write_at(file, bytes(size), 0)
+        os.fsync(file)
+    finally:
+        os.close(file)

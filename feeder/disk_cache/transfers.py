@@ -1,0 +1,364 @@
+"""The transfers of one cached dataset: from the store into its sparse shards, and out again.
+
+    fetch   store ─► compared with the checksums ─► pwrite ─► presence
+    check   disk  ─► compared ─► presence taken back from what is damaged
+    evict   presence taken back ─► hole punched
+
+Each holds the lock of its piece, so that processes that share the folder do each once. Nothing is
+kept in memory but ETags: the records of a piece are read from the index that was fetched, which is
+compared with the manifest before it is written. A process that is killed leaves bytes that count as
+missing, and no other trace. Safe to call in several threads at once.
+"""
+
+import contextlib
+import ctypes
+import errno
+import logging
+import os
+import threading
+from collections.abc import Iterator
+from itertools import pairwise
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from feeder.dataset.format import (
+    HEADER_BYTES,
+    RECORD,
+    RECORD_BYTES,
+    checksum,
+    decode_header,
+    record_is_intact,
+)
+from feeder.disk_cache.cached import (
+    FETCHING,
+    INDEXING,
+    OBJECTS_NAME,
+    CachedDataset,
+    Range,
+    write_at,
+)
+from feeder.errors import DatasetError, StoreError
+from feeder.metrics.records import StoreRecord
+from feeder.process.log_lines import KEPT
+from feeder.store.client import Fetched, Store
+
+ATTEMPTS: Final = 3
+"""Of bytes that came with a wrong checksum."""
+
+_PUNCH_HOLE: Final = 0x03  # FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, linux/falloc.h
+_libc: Final = ctypes.CDLL(None, use_errno=True)
+_libc.fallocate.argtypes = [ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64]
+
+_log = logging.getLogger(__name__)
+
+
+class DamagedError(DatasetError):
+    """Raised when a store keeps sending other bytes than were packed."""
+
+
+class _IndexLostError(Exception):
+    """The index of a shard is not in its file any more: ``shard`` is fetched again."""
+
+    def __init__(self, shard: int) -> None:
+        super().__init__(shard)
+        self.shard = shard
+
+
+class Transfers:
+    """What changes the files of a cached dataset; counts in ``record``."""
+
+    def __init__(self, cached: CachedDataset, store: Store, record: StoreRecord) -> None:
+        self.cached = cached
+        self.mean_bytes = max(1, cached.layout.size_bytes // cached.manifest.samples)
+        """Of a sample."""
+        self._store = store
+        self._record = record
+        self._counting = threading.Lock()
+        self._etags: dict[int, str] = {}
+        self._indexing: dict[int, threading.Lock] = {}
+
+    def fetch(self, piece: int, ranges: list[Range]) -> bool:
+        """Fetch those samples of a piece, in ``ranges``, that are missing.
+
+        False if another process is fetching the piece. Raises StoreError, DamagedError for bytes
+        that keep coming wrong, OSError for the disk.
+        """
+        if not self.cached.lock(FETCHING + piece):
+            return False
+        wrong: list[int] = []
+        try:
+            for _ in range(ATTEMPTS):
+                try:
+                    wrong = [w for part in self._split(ranges) for w in self._fetch_missing(*part)]
+                except _IndexLostError as lost:
+                    self._forget_shard(lost.shard)
+                    continue
+                if not wrong:
+                    return True
+        finally:
+            self.cached.unlock(FETCHING + piece)
+        if not wrong:
+            raise OSError(errno.EIO, "it does not keep what is written", str(self.cached.folder))
+        raise DamagedError(
+            f"{self.cached.url}: {len(wrong)} samples from sample {wrong[0]} on came {ATTEMPTS} "
+            f"times with a wrong checksum: run `feeder verify {self.cached.url}`"
+        )
+
+    def check(self, piece: int) -> bool | None:
+        """Compare what is there of a piece with its checksums, and take back what is damaged.
+
+        Returns whether all was right; None if another process is fetching the piece.
+        """
+        cached = self.cached
+        if not cached.lock(FETCHING + piece):
+            return None
+        try:
+            damaged = 0
+            for shard, row, first, end in self._split([cached.range_of(piece)]):
+                there = np.flatnonzero(cached.samples_there[first:end]).tolist()
+                if not there:
+                    continue
+                try:
+                    with self._open(shard) as file:
+                        self._prove_index(file, shard)
+                        for number in there:
+                            offset, size, expected = self._blobs(file, shard, row + number, 1)[0]
+                            if checksum(os.pread(file, size, offset)) != expected:
+                                cached.mark(first + number, first + number + 1, there=False)
+                                damaged += 1
+                except _IndexLostError:
+                    self._forget_shard(shard)
+                    damaged += len(there)
+            return damaged == 0
+        finally:
+            cached.unlock(FETCHING + piece)
+
+    def evict(self, piece: int) -> bool:
+        """Free the room of a piece; False if somebody reads or fetches it. Raises OSError."""
+        cached = self.cached
+        if not cached.lock(piece):
+            return False
+        try:
+            if not cached.lock(FETCHING + piece):
+                return False
+            try:
+                for shard, row, first, end in self._split([cached.range_of(piece)]):
+                    if cached.shards_there[shard]:
+                        cached.mark(first, end, there=False)
+                        self._punch(shard, row, end - first)
+                return True
+            finally:
+                cached.unlock(FETCHING + piece)
+        finally:
+            cached.unlock(piece)
+
+    # --- Blobs ----------------------------------------------------------------------------------
+
+    def _split(self, ranges: list[Range]) -> Iterator[tuple[int, int, int, int]]:
+        """Yield the parts of ranges: a shard, the first row, the first sample and the end."""
+        layout = self.cached.layout
+        for first, end in ranges:
+            while first < end:
+                (shard,), (row,) = layout.locate(np.array([first]))
+                stop = min(end, first + self.cached.manifest.shards[shard].samples - int(row))
+                yield int(shard), int(row), first, stop
+                first = stop
+
+    def _fetch_missing(self, shard: int, row: int, first: int, end: int) -> Iterator[int]:
+        """Fetch what is missing of a part; yield the samples that came with a wrong checksum."""
+        missing = self.cached.samples_there[first:end] == 0
+        if not missing.any():
+            return
+        self._ensure_index(shard)
+        with self._open(shard) as file:
+            for start, stop in runs_of(missing):
+                yield from self._fetch_run(file, shard, row + start, first + start, stop - start)
+
+    def _fetch_run(self, file: int, shard: int, row: int, first: int, rows: int) -> Iterator[int]:
+        blobs = self._blobs(file, shard, row, rows)
+        start, end = blobs[0][0], blobs[-1][0] + blobs[-1][1]
+        data = memoryview(self._read(shard, start, end - start, self._etag(shard)).data)
+        right = np.array(
+            [checksum(data[at - start : at - start + size]) == c for at, size, c in blobs]
+        )
+        for good, stop in runs_of(right):
+            until = blobs[stop - 1][0] + blobs[stop - 1][1]
+            write_at(file, data[blobs[good][0] - start : until - start], blobs[good][0])
+            self.cached.mark(first + good, first + stop, there=True)
+        with self._counting:
+            self._record.blobs += int(right.sum())
+            self._record.damaged += rows - int(right.sum())
+        yield from (first + np.flatnonzero(~right)).tolist()
+
+    def _blobs(self, file: int, shard: int, row: int, rows: int) -> list[tuple[int, int, int]]:
+        """Return offset, size and checksum of the blobs of rows, from records that are intact."""
+        limit = self._records_offset(file, shard)
+        data = memoryview(os.pread(file, rows * RECORD_BYTES, limit + row * RECORD_BYTES))
+        parts = [data[i : i + RECORD_BYTES] for i in range(0, len(data), RECORD_BYTES)]
+        if len(data) < rows * RECORD_BYTES or not all(map(record_is_intact, parts)):
+            raise _IndexLostError(shard)
+        records = np.frombuffer(data, RECORD)
+        blobs: list[tuple[int, int, int]] = records[["offset", "blob_bytes", "checksum"]].tolist()
+        ends = [HEADER_BYTES, *(offset + size for offset, size, _ in blobs)]
+        if any(blob[0] < end for blob, end in zip(blobs, ends, strict=False)) or ends[-1] > limit:
+            raise DamagedError(
+                f"{self._where(shard)} has records whose blobs overlap: pack the source again"
+            )
+        return blobs
+
+    def _punch(self, shard: int, row: int, rows: int) -> None:
+        try:
+            with self._open(shard) as file:
+                first, last = (self._blobs(file, shard, r, 1)[0] for r in (row, row + rows - 1))
+                punch_hole(file, first[0], last[0] + last[1] - first[0])
+        except _IndexLostError:
+            self._forget_shard(shard)
+
+    def _read(self, shard: int, start: int, size: int, etag: str) -> Fetched:
+        with self._counting:
+            self._record.requests += 1
+        name = self.cached.manifest.shards[shard].name
+        fetched = self._store.read(name, start, size, etag=etag)
+        with self._counting:
+            self._record.fetched_bytes += size
+        return fetched
+
+    # --- Indexes --------------------------------------------------------------------------------
+
+    def _ensure_index(self, shard: int) -> None:
+        """Fetch a shard's header and index unless they are there."""
+        there = self.cached.shards_there
+        if there[shard]:
+            return
+        # The lock of the file excludes other processes only.
+        with self._indexing.setdefault(shard, threading.Lock()):
+            if there[shard]:
+                return
+            self.cached.lock(INDEXING + shard, wait=True)
+            try:
+                for attempt in range(ATTEMPTS):
+                    if there[shard] or self._fetch_index(shard, is_last=attempt == ATTEMPTS - 1):
+                        return
+            finally:
+                self.cached.unlock(INDEXING + shard)
+
+    def _fetch_index(self, shard: int, *, is_last: bool) -> bool:
+        """Write header and index into the shard's file, which is made; False if they are wrong."""
+        entry, where = self.cached.manifest.shards[shard], self._where(shard)
+        try:
+            first = self._read(shard, 0, HEADER_BYTES, "")
+            header = decode_header(bytes(first.data), where)
+            if not (
+                header.shard == shard
+                and header.samples == entry.samples
+                and header.file_bytes == entry.bytes
+                and f"{header.index_checksum:016x}" == entry.index_xxh3
+            ):
+                raise DamagedError(
+                    f"{where} is not the shard of this dataset's manifest: publish both again"
+                )
+            start = header.records_offset
+            size = entry.bytes - start
+            index = memoryview(self._read(shard, start, size, first.etag).data)
+            if checksum(index) != header.index_checksum:
+                raise DamagedError(
+                    f"{where} came with a damaged index: run `feeder verify {self.cached.url}`"
+                )
+        except StoreError:
+            raise
+        except DatasetError as error:
+            with self._counting:
+                self._record.damaged += 1
+            if is_last:
+                raise DamagedError(str(error)) from None
+            return False
+        folder = self.cached.folder
+        file = os.open(folder / entry.name, os.O_RDWR | os.O_CREAT, 0o666)
+        try:
+            os.ftruncate(file, entry.bytes)
+            write_at(file, index, start)
+            write_at(file, memoryview(first.data), 0)
+            os.fdatasync(file)
+        finally:
+            os.close(file)
+        self._append_etag(shard, first.etag)
+        self.cached.mark_shard(shard, there=True)
+        return True
+
+    def _append_etag(self, shard: int, etag: str) -> None:
+        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT
+        file = os.open(self.cached.folder / OBJECTS_NAME, flags, 0o666)
+        try:
+            os.write(file, f"{shard} {etag}\n".encode())
+        finally:
+            os.close(file)
+        self._etags[shard] = etag
+
+    def _etag(self, shard: int) -> str:
+        """The ETag of the object that a shard's index is from; "" if the store has none."""
+        if shard not in self._etags:  # another process, or an earlier one, has fetched the index
+            text = (self.cached.folder / OBJECTS_NAME).read_text("utf-8", "replace")
+            etags = dict(line.partition(" ")[::2] for line in text.splitlines())
+            self._etags[shard] = etags.get(str(shard), "")
+        return self._etags[shard]
+
+    def _records_offset(self, file: int, shard: int) -> int:
+        try:
+            header = decode_header(os.pread(file, HEADER_BYTES, 0), self._where(shard))
+        except DatasetError:
+            raise _IndexLostError(shard) from None
+        return header.records_offset
+
+    def _prove_index(self, file: int, shard: int) -> None:
+        start, entry = self._records_offset(file, shard), self.cached.manifest.shards[shard]
+        index = os.pread(file, entry.bytes - start, start)
+        if f"{checksum(index):016x}" != entry.index_xxh3:
+            raise _IndexLostError(shard)
+
+    def _forget_shard(self, shard: int) -> None:
+        """Take back all of a shard whose file is damaged: it is fetched again, piece by piece."""
+        entry = self.cached.manifest.shards[shard]
+        path = self.cached.folder / entry.name
+        _log.warning("%s is damaged: what it holds is fetched again", path, extra=KEPT)
+        self.cached.mark_shard(shard, there=False)
+        self._etags.pop(shard, None)
+        with contextlib.suppress(FileNotFoundError):
+            file = os.open(path, os.O_RDWR)
+            try:
+                punch_hole(file, 0, entry.bytes)
+            finally:
+                os.close(file)
+
+    # --- Files ----------------------------------------------------------------------------------
+
+    @contextlib.contextmanager
+    def _open(self, shard: int) -> Iterator[int]:
+        """Open a shard's file, which has its full size, or _IndexLostError."""
+        entry = self.cached.manifest.shards[shard]
+        try:
+            file = os.open(self.cached.folder / entry.name, os.O_RDWR)
+        except FileNotFoundError:
+            raise _IndexLostError(shard) from None
+        try:
+            if os.fstat(file).st_size != entry.bytes:
+                raise _IndexLostError(shard)
+            yield file
+        finally:
+            os.close(file)
+
+    def _where(self, shard: int) -> str:
+        return f"{self.cached.url}/{self.cached.manifest.shards[shard].name}"
+
+
+def runs_of(flags: NDArray[np.bool_]) -> list[Range]:
+    """Return the runs of true ``flags`` (n,): first and end of each."""
+    edges = np.flatnonzero(np.diff(flags, prepend=False, append=False))
+    return [(a, b) for a, b in list(pairwise(edges.tolist()))[::2]]
+
+
+def punch_hole(file: int, offset: int, size: int) -> None:
+    if _libc.fallocate(file, _PUNCH_HOLE, offset, size) != 0:
+        code = ctypes.get_errno()
+        raise OSError(code, os.strerror(code) if code != errno.EOPNOTSUPP else "no sparse files")

@@ -1,0 +1,91 @@
+"""``feeder-bench store``: what it finds missed, and what the client library alone downloads."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from bench.cli import main
+from bench.report import Result, single
+from bench.store import run as store
+from bench.store.alone import download
+from bench.store.scene import NAME
+from tests.support.stores import loopback_store
+
+ROWS = {
+    row.name: row
+    for row in [
+        *(
+            replace(single(name, unit, value), baseline=baseline, ratio=ratio)
+            for name, unit, value, baseline, ratio in [
+                ("warm/remote", "images/s", 980.0, "warm/local", 0.98),
+                ("cold/fetch", "MB/s", 920.0, "cold/obstore", 0.92),
+                ("epoch/cold", "s", 11.0, "epoch/least", 1.1),
+                ("epoch/cold-slow", "s", 21.0, "epoch/least-slow", 1.05),
+            ]
+        ),
+        single("first/needed", "s", 0.5),
+        single("first/batch", "s", 3.4),
+        single("epoch/cold/left", "datasets", 1.0),
+        single("small/from-disk", "datasets", 0.31),
+    ]
+}
+
+
+def test_a_run_that_meets_every_target_has_not_failed() -> None:
+    assert store.judge([*ROWS.values()]) == []
+    report = store.StoreReport(bench="store", machine={}, results=[*ROWS.values()], failures=())
+    assert report.conclude() == [
+        "A warm cache serves 0.98 of the local rate.",
+        "`feeder cache fetch` reaches 0.92 of the client library alone, at 920 MB/s.",
+        "The first batch of a cold dataset took 3.4 s, of which the store needs 0.5 s.",
+        "A cold first epoch takes 1.10 times as long as the larger of computing and transferring.",
+        "A cold first epoch from a slow store takes 1.05 times as long as the larger of computing "
+        "and transferring.",
+        "With a cache of 30% of the dataset, later epochs read 31% of it from the disk.",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("row", "reason"),
+    [
+        (replace(ROWS["warm/remote"], ratio=0.9), "warm/remote is 0.900 of warm/local; 0.97 is"),
+        (replace(ROWS["cold/fetch"], ratio=0.8), "cold/fetch is 0.800 of cold/obstore; 0.9 is"),
+        (
+            replace(ROWS["epoch/cold"], ratio=1.2),
+            "epoch/cold is 1.200 of epoch/least; at most 1.15",
+        ),
+        (
+            single("epoch/cold/left", "datasets", 1.3),
+            "1.300 datasets left the store in epoch/cold; each byte once",
+        ),
+        (single("first/batch", "s", 3.6), "the first batch took 3.60 s; at most 3.50 s"),
+    ],
+)
+def test_a_missed_target_is_a_reason(row: Result, reason: str) -> None:
+    (failure,) = store.judge([*(ROWS | {row.name: row}).values()])
+    assert failure.startswith(reason)
+
+
+def test_a_target_that_is_missed_within_the_noise_is_none() -> None:
+    noisy = replace(ROWS["warm/remote"], ratio=0.96, ratio_low=0.93, ratio_high=0.98)
+    assert store.judge([noisy]) == []
+
+
+def test_an_unknown_part_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["store", "--parts", "warm,hot"]) == 2
+    assert "--parts hot is no part: name some of warm, cold, " in capsys.readouterr().err
+
+
+def test_the_library_alone_writes_the_same_files(
+    dataset: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("obstore", reason="the extra `stores` is not installed")
+    with loopback_store({NAME: dataset}) as running:
+        for name, text in running.environ().items():
+            monkeypatch.setenv(name, text)
+        download("bucket", NAME, tmp_path)
+        left = running.body_bytes()
+    names = [*(path.name for path in tmp_path.iterdir())]
+    assert sum(map(len, (dataset.joinpath(name).read_bytes() for name in names))) == left
+    assert all((tmp_path / name).read_bytes() == (dataset / name).read_bytes() for name in names)
