@@ -181,7 +181,7 @@ def test_json_is_one_object(trees: dict[str, Path]) -> None:
     assert value["machine"]["process"] == "4711"
     assert " ".join(value["machine"]) == (
         "process kernel processor nodes allowed governors cards accelerators memory limits clock "
-        "load datasets daemons libraries unreadable"
+        "load datasets disk_cache daemons libraries unreadable"
     )
     assert value["machine"]["allowed"]["cpus"] == "0-31"
     assert {*value["findings"][0]} == {"name", "severity", "what", "detail", "mend"}
