@@ -12,6 +12,7 @@ from hypothesis import HealthCheck, settings
 
 if TYPE_CHECKING:
     from feeder.dataset.opened import Dataset
+    from tests.support.stores import S3Server
 
 _SAMPLE = Path(__file__).resolve().parents[2] / "shared" / "data" / "imagenet-sample"
 
@@ -81,3 +82,13 @@ def dataset(packed: Path) -> "Iterator[Dataset]":
 
     with Dataset.open(packed) as opened:
         yield opened
+
+
+@pytest.fixture(scope="session")
+def s3(tmp_path_factory: pytest.TempPathFactory) -> "Iterator[S3Server]":
+    """A server that behaves as S3 does, without buckets; skips if its packages are missing."""
+    pytest.importorskip("obstore")
+    from tests.support.stores import s3_server
+
+    with s3_server(tmp_path_factory.mktemp("s3"), os.getpid()) as server:
+        yield server

@@ -35,11 +35,15 @@ class Credentials:
     refresh_threshold = timedelta(0)  # obstore reads it: it calls again at `expires_at`, not before
 
     def __init__(
-        self, find: Callable[[], Found], on_failure: Callable[[], None] = lambda: None
+        self,
+        find: Callable[[], Found],
+        on_failure: Callable[[], None],
+        clock: Callable[[], float] = time.time,
     ) -> None:
         """``find`` gets them, or raises StoreError; ``on_failure`` counts refreshes that failed."""
         self._find = find
         self._on_failure = on_failure
+        self._clock = clock
         self._lock = threading.Lock()
         self._found: Found | None = None
         self._error: StoreError | ConfigError | None = None
@@ -52,26 +56,26 @@ class Credentials:
 
     def refresh(self) -> None:
         """Refresh them if that is due; StoreError if there are none, or only expired ones."""
-        if self._due_s is None or time.time() < self._due_s:
+        if self._due_s is None or self._clock() < self._due_s:
             return
-        has_time = self._found is not None and not _is_over(self._found)
+        has_time = self._found is not None and not self._is_over(self._found)
         if not self._lock.acquire(blocking=not has_time):
             return  # another thread does it
         try:
-            if self._due_s is not None and time.time() >= self._due_s:
+            if self._due_s is not None and self._clock() >= self._due_s:
                 self._ask()
         finally:
             self._lock.release()
 
-    def replace(self, refused: Found | None) -> bool:
+    def replace(self, refused: Found) -> bool:
         """Ask again, as the store refused these; return whether there are others now.
 
         The user may have renewed them in their file, or this machine's clock is slow.
         """
         with self._lock:
-            if self._found == refused:
+            if self._found is None or self._found.values == refused.values:
                 self._ask()
-            return self._found != refused
+            return self._found is not None and self._found.values != refused.values
 
     def __call__(self) -> dict[str, object]:
         """Return them, without a request: obstore's credential provider."""
@@ -80,7 +84,7 @@ class Credentials:
         return {**self._found.values, "expires_at": ask_at}
 
     def _ask(self) -> None:
-        now_s = time.time()
+        now_s = self._clock()
         if now_s >= self._asked_s + _LIFE_MIN_S:
             self._asked_s, self._error = now_s, None
             try:
@@ -95,12 +99,15 @@ class Credentials:
             assert self._error is not None
             raise self._error
         if self._error is None:
-            self._due_s = _next_due_s(self._found.expires_s, time.time())
-        elif not _is_over(self._found):
+            self._due_s = _next_due_s(self._found.expires_s, self._clock())
+        elif not self._is_over(self._found):
             self._due_s = now_s + _ASK_AGAIN_S * random.uniform(0.5, 1.5)
         else:
             text = f"the credentials have expired and cannot be renewed: {self._error}"
             raise StoreError("expired", text)
+
+    def _is_over(self, found: Found) -> bool:
+        return found.expires_s is not None and self._clock() >= found.expires_s
 
 
 def _next_due_s(expires_s: float | None, now_s: float) -> float | None:
@@ -109,7 +116,3 @@ def _next_due_s(expires_s: float | None, now_s: float) -> float | None:
     left_s = expires_s - now_s
     early_s = min(_EARLY_S, _EARLY_SHARE * left_s) * random.uniform(0.5, 1.0)
     return now_s + max(left_s - early_s, 1.0)
-
-
-def _is_over(found: Found) -> bool:
-    return found.expires_s is not None and time.time() >= found.expires_s

@@ -9,6 +9,7 @@ import email.utils
 import hashlib
 import hmac
 import http.client
+import os
 import shutil
 import subprocess
 import tempfile
@@ -23,7 +24,7 @@ from bench.daemon import free_port
 from bench.line_process import await_port, dying_with_us, start_process, stop_process
 from tests.support.raw_client import DEADLINE_S
 from tests.support.sources import REPOSITORY
-from tests.support.stores import S3_ENVIRON, moto_store
+from tests.support.stores import s3_server
 
 BUCKET: Final = "bucket"
 INSTALLED: Final = REPOSITORY / ".stores"
@@ -81,9 +82,12 @@ class Emulator:
 
 @contextmanager
 def moto() -> Iterator[Emulator]:
-    with moto_store() as port:
-        environ = S3_ENVIRON | {"AWS_ENDPOINT_URL": f"http://127.0.0.1:{port}"}
-        emulator = Emulator(scheme="s3", port=port, environ=environ)
+    with (
+        tempfile.TemporaryDirectory(prefix="feeder-moto-") as folder,
+        s3_server(Path(folder), os.getpid()) as server,
+    ):
+        port = int(server.endpoint.rpartition(":")[2])
+        emulator = Emulator(scheme="s3", port=port, environ=server.environment)
         emulator.request("PUT", f"/{BUCKET}", more=_SIGNED)
         yield emulator
 
