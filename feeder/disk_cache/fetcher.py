@@ -42,7 +42,7 @@ from feeder.disk_cache.transfers import Transfers
 from feeder.disk_cache.wants import Key, Task, Wants, split_pieces
 from feeder.disk_cache.windows import Windows
 from feeder.errors import DatasetError, FeederError, ProtocolError, ResourceError, StoreError
-from feeder.metrics.records import StoreRecord
+from feeder.metrics.records import REFRESH, StoreRecord
 from feeder.process.backoff import Backoff
 from feeder.store.address import StoreAddress
 from feeder.store.client import Store
@@ -117,17 +117,19 @@ class Fetcher:
 
         Raises DatasetError or ResourceError if a folder is no cached dataset.
         """
-        self.record = StoreRecord()
+        self.record = StoreRecord(pid=os.getpid())
         self.problem: FeederError | None = None
         """The last one of a piece that no batch waited for."""
         self.wake_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self.deadline_s = 0.0
         self._cache = cache
         self._datasets: dict[str, Transfers] = {}
+        self._stores: list[Store] = []
         for name, folder in folders.items():
             cached = open_mended(cache, folder)
             address = StoreAddress.parse(cached.url)
             store = Store(address, on_retry=self._count_retry, patience_s=patience_s)
+            self._stores.append(store)
             self._datasets[name] = Transfers(cached, store, self.record)
             self._datasets[name].sweep()
         self._wants = Wants({n: t.cached for n, t in self._datasets.items()}, patience_s)
@@ -144,6 +146,7 @@ class Fetcher:
         self._full_tries: Counter[Key] = Counter()
         self._is_evicting = False
         self._stuck_until_s = {True: 0.0, False: 0.0}  # evictions with and without windows
+        self._measure_owned()
 
     # --- The caller's side ------------------------------------------------------------------------
 
@@ -169,6 +172,7 @@ class Fetcher:
             case Owned(dataset, ranges):
                 self._check(dataset, ranges)
                 self._windows.own(client, dataset, ranges)
+                self._measure_owned()
             case Doubt(dataset, sample):
                 cached = self._check(dataset, ((sample, sample + 1),))
                 self._wants.doubt((dataset, sample // cached.piece))
@@ -177,6 +181,7 @@ class Fetcher:
         """Forget all of a connection that has ended."""
         self._wants.forget_all(client)
         self._leave(self._windows.disconnect(client))
+        self._measure_owned()
 
     def run(self) -> list[tuple[int, FetcherToNode]]:
         """Finish and start what can be; return the answers, each with its connection."""
@@ -377,13 +382,24 @@ class Fetcher:
 
     def _count_retry(self, kind: str) -> None:
         self.record.retries[kind] += 1
-        self.record.requests += 1
+        self.record.requests += kind != REFRESH
+
+    def _measure_owned(self) -> None:
+        full = 0.0
+        for name, transfers in self._datasets.items():
+            cached = transfers.cached
+            owned = self._windows.owned(name, cached.pieces, cached.piece)
+            share = 1.0 if owned is None else float(owned.mean())
+            full += share * transfers.mean_bytes * cached.manifest.samples
+        self.record.full_bytes = int(full)
 
     def _fill_gauges(self, now_s: float) -> None:
         record = self.record
-        record.clock_s = now_s
+        record.clock_s, record.cpu_s = now_s, time.process_time()
         record.waiting = self._wants.waiting
         record.queued_pieces = self._wants.queued
         record.transfers = len(self._in_flight)
         record.used_bytes = self._room.used_bytes
         record.budget_bytes = self._room.budget_bytes
+        ends_s = [end_s for s in self._stores if (end_s := s.credentials_expire_s) is not None]
+        record.expires_in_s = max(0.0, min(ends_s) - time.time()) if ends_s else -1.0
