@@ -132,13 +132,15 @@ ROOMS: Mapping[str, Row] = {
     "worker": row(
         "errors plan wire process jpeg dataset sample sample.cache_plan", "numpy msgspec"
     ),
-    "node": row(f"{DECODING} security session worker", "numpy msgspec zmq"),
+    "node": row(f"{DECODING} security session worker disk_cache", "numpy msgspec zmq"),
     "monitoring": row("errors metrics process diagnosis", "prometheus_client"),
     "doctor": row("errors installation process host jpeg security sample", "zmq"),
-    "daemon": row(f"{DECODING} session worker node diagnosis monitoring doctor", "msgspec"),
+    "daemon": row(
+        f"{DECODING} session worker node diagnosis monitoring doctor disk_cache", "msgspec"
+    ),
     "cli": row(
         f"{DECODING} security client client.core source survey pack pack_cache repack diagnosis "
-        "doctor daemon screens cluster",
+        "doctor daemon screens cluster store disk_cache",
         "msgspec numpy zmq PIL",
     ),
     "cluster.policy": row("process", "", pure=True),

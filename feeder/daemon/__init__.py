@@ -2,5 +2,5 @@
 
 May import: errors, metrics, remedies, plan, wire, process, host, jpeg,
 dataset, sample, session, worker, node, diagnosis,
-monitoring, doctor.
+monitoring, doctor, disk_cache.
 """

@@ -105,6 +105,8 @@ def test_every_option_of_serve_is_a_configuration_key() -> None:
         "log_format": None,
         "cache.dir": "cache-dir!",
         "cache.decoded_bytes": "decoded-bytes!",
+        "cache.disk_path": "disk-path!",
+        "cache.disk_bytes": "disk-bytes!",
     }.items():
         assert overrides.pop(key) == value
     assert overrides == {key: f"{key[6:].replace('_', '-')}!" for key in overrides}
