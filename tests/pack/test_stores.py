@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from feeder.cli.pack import format_summary
 from feeder.dataset.manifest import MANIFEST_NAME, load_manifest
 from feeder.errors import ConfigError, ResourceError, SourceChangedError, StoreError
 from feeder.pack import containers, run
@@ -266,12 +267,13 @@ def test_a_failure_that_passes_is_counted_and_changes_nothing(
     store: FaultyStore, tmp_path: Path
 ) -> None:
     upload(store, make_source(tmp_path / "source", 20))
-    objects.retries.clear()
     store.fail("class1/image010.jpg", status(503), reset)
-    pack("s3://bucket/raw/", tmp_path / "packed", shards=3)
+    summary = pack("s3://bucket/raw/", tmp_path / "packed", shards=3)
+    assert summary.retries == {"throttled": 1, "reset": 1}
+    line = "  store: 2 requests made again: reset (1), throttled (1)"
+    assert line in format_summary(tmp_path / "packed", summary)
     pack(tmp_path / "source", tmp_path / "expected", shards=3)
     assert file_tree(tmp_path / "packed") == file_tree(tmp_path / "expected")
-    assert objects.retries == {"throttled": 1, "reset": 1}
 
 
 def test_other_options_before_packing_begins_fetch_nothing_again(

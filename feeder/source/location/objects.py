@@ -30,7 +30,7 @@ PATIENCE_S: Final = 30.0
 _READ_AHEAD_BYTES: Final = 8 << 20
 
 retries: Counter[str] = Counter()
-"""Requests of this process that were made again, by the reason."""
+"""Requests of this process that were made again since ``take_retries``, by the reason."""
 
 
 class ObjectEntry(NamedTuple):
@@ -64,6 +64,13 @@ def open_bucket(url: str) -> "Store":
         retries[kind] += 1
 
     return Store(StoreAddress.parse(url), on_retry=count, patience_s=PATIENCE_S)
+
+
+def take_retries() -> dict[str, int]:
+    """Return and forget the retries of this process, and those that it was told of."""
+    taken = dict(retries)
+    retries.clear()
+    return taken
 
 
 def stamp_object(size_bytes: int, version: str) -> int:
