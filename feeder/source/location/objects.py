@@ -105,6 +105,15 @@ def read_object(url: str, listed: int | None) -> bytes:
     return bytes(fetched.data)
 
 
+def read_start(url: str, size_bytes: int) -> bytes:
+    """Return the first bytes of an object that was listed; SourceChangedError."""
+    store, name = open_store(url)
+    try:
+        return bytes(store.read(name, 0, size_bytes).data)
+    except StoreError as error:
+        raise as_change(error, url) from None
+
+
 def changed(url: str, what: str = "it was written again or replaced") -> SourceChangedError:
     return SourceChangedError(f"{printable(url)} has changed since it was listed ({what})")
 
