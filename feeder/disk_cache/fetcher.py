@@ -375,9 +375,12 @@ class Fetcher:
             raise ProtocolError(f"{dataset} has samples 0 .. {samples - 1}, others were named")
         return transfers.cached
 
-    def _count_retry(self, kind: str) -> None:
-        self.record.retries[kind] += 1
-        self.record.requests += 1
+    def _count_retry(self, reason: str) -> None:
+        if reason == "credentials":
+            self.record.refreshes_failed += 1
+        else:
+            self.record.retries[reason] += 1
+            self.record.requests += 1
 
     def _fill_gauges(self, now_s: float) -> None:
         record = self.record
@@ -387,3 +390,6 @@ class Fetcher:
         record.transfers = len(self._in_flight)
         record.used_bytes = self._room.used_bytes
         record.budget_bytes = self._room.budget_bytes
+        expiries = [t.store.credentials_expire_s for t in self._datasets.values() if t.store]
+        first_s = min((expiry_s for expiry_s in expiries if expiry_s is not None), default=None)
+        record.expires_in_s = -1.0 if first_s is None else max(0.0, first_s - time.time())

@@ -73,7 +73,7 @@ class Transfers:
         self.cached = cached
         self.mean_bytes = max(1, cached.layout.size_bytes // cached.manifest.samples)
         """Of a sample."""
-        self._store = store
+        self.store = store
         self._record = record
         self._guard = threading.Lock()  # of what follows, and of counting
         self._claimed: set[int] = set()
@@ -263,8 +263,8 @@ class Transfers:
         with self._guard:
             self._record.requests += 1
         name = self.cached.manifest.shards[shard].name
-        assert self._store is not None, "there is a store to fetch from"
-        fetched = self._store.read(name, start, size, etag=etag)
+        assert self.store is not None, "there is a store to fetch from"
+        fetched = self.store.read(name, start, size, etag=etag)
         with self._guard:
             self._record.fetched_bytes += size
         return fetched

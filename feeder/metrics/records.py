@@ -201,6 +201,9 @@ class StoreRecord(Struct, kw_only=True):
     over_budget: Total = fields.trouble(
         "Times that waiting batches took the cache past its budget."
     )
+    refreshes_failed: Total = fields.trouble(
+        "Refreshes of credentials that failed: the current ones are used until they expire."
+    )
     expires_in_s: float = gauge(
         "Until the credentials in use expire; -1 where that is unknown.",
         "credentials_expire_seconds",
