@@ -231,6 +231,9 @@ def format_summary(destination: Path, summary: "PackSummary") -> list[str]:
         f"{format_duration(summary.seconds)}, {rate:,.0f} images/s",
         f"  subsampling: {_list_counts(manifest.subsampling, SUBSAMPLINGS)}",
     ]
+    if summary.retries:
+        again = plural(sum(summary.retries.values()), "request")
+        lines.append(f"  store: {again} made again: {_list_counts(summary.retries, {})}")
     if manifest.odd:
         titles = {kind: words.title for kind, words in ODD_KINDS.items()}
         lines.append(f"  odd: {_list_counts(manifest.odd, titles)}")

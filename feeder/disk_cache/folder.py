@@ -129,13 +129,13 @@ class DiskCache:
                     matches.append(folder)
         return matches
 
-    def used_bytes(self) -> int:
-        """Return the room that all datasets take on the disk, holes left out."""
+    def used_bytes(self, folder: Path | None = None) -> int:
+        """Return the room that a dataset takes on the disk, or all do; holes left out."""
         total = 0
-        with suppress(FileNotFoundError):  # removed meanwhile
-            for folder in [path for path in self.root.iterdir() if path.is_dir()]:
-                with suppress(FileNotFoundError), os.scandir(folder) as entries:
-                    total += sum(e.stat(follow_symlinks=False).st_blocks for e in entries) * 512
+        for path in self.root.iterdir() if folder is None else [folder]:
+            # NotADirectoryError: the marker; FileNotFoundError: it is being removed
+            with suppress(FileNotFoundError, NotADirectoryError), os.scandir(path) as entries:
+                total += sum(e.stat(follow_symlinks=False).st_blocks for e in entries) * 512
         return total
 
     @contextmanager

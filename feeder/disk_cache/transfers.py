@@ -82,9 +82,7 @@ class Transfers:
 
     def there_bytes(self) -> NDArray[np.int64]:
         """Return about how many bytes of each piece are there, (pieces,)."""
-        firsts = np.arange(0, self.cached.manifest.samples, self.cached.piece)
-        counts = np.add.reduceat(self.cached.samples_there, firsts, dtype=np.int64)
-        return counts * self.mean_bytes
+        return self.cached.counts_there() * self.mean_bytes
 
     def missing_bytes(self, ranges: Sequence[Range]) -> int:
         """Return about how many bytes of samples are missing."""
@@ -213,8 +211,13 @@ class Transfers:
             [checksum(data[at - start : at - start + size]) == c for at, size, c in blobs]
         )
         for good, stop in runs_of(right):
-            until = blobs[stop - 1][0] + blobs[stop - 1][1]
-            write_at(file, data[blobs[good][0] - start : until - start], blobs[good][0])
+            at, until = blobs[good][0], blobs[stop - 1][0] + blobs[stop - 1][1]
+            try:
+                write_at(file, data[at - start : until - start], at)
+            except OSError:
+                with contextlib.suppress(OSError):
+                    punch_hole(file, at, until - at)  # a full disk gets back what was written
+                raise
             self.cached.mark(first + good, first + stop, there=True)
         wrong = np.flatnonzero(~right).tolist()
         with self._guard:

@@ -40,6 +40,21 @@ def test_wants_are_fetched_and_counted(cache: DiskCache, folder: Path, store: We
         assert record.fetched_bytes > 0.9 * store.sent_bytes()
 
 
+def test_the_record_says_what_the_host_owns_and_what_the_fetcher_costs(
+    cache: DiskCache, folder: Path
+) -> None:
+    with fetching(cache, {"blobs": folder}) as (fetcher, node):
+        whole = fetcher.beat()
+        assert whole.pid == fetcher.process.pid
+        assert whole.full_bytes > 0, "all, as long as nothing is known"
+        node.send(Owned("blobs", ((0, 16), (32, 64))))
+        wait_until(lambda: fetcher.beat().full_bytes < whole.full_bytes, "its lanes alone")
+        owned = fetcher.beat()
+        assert owned.full_bytes == pytest.approx(whole.full_bytes * 48 / SAMPLES, rel=0.1)
+        assert owned.cpu_s >= whole.cpu_s > 0
+        assert owned.expires_in_s == -1, "a web server needs no credentials"
+
+
 def test_what_is_there_is_answered_without_the_store(
     cache: DiskCache, folder: Path, store: WebStore
 ) -> None:
