@@ -1,8 +1,8 @@
 """Credentials that expire: refreshed early, at a random time, and kept while that fails.
 
-A refresh is due in the last quarter of their life, or the last 15 minutes, and at a random time in
-it: hosts that started together do not ask together. If it fails, requests go on with the current
-credentials until these have expired, and the next attempt is half a minute later.
+A refresh is due in the last quarter of their lifetime, at most 15 minutes before they expire, with
+jitter: hosts that started together do not refresh together. If it fails, requests go on with the
+current credentials until these have expired, and the next attempt is half a minute later.
 """
 
 import random
@@ -15,10 +15,10 @@ from typing import Final, NamedTuple
 from feeder.errors import ConfigError, StoreError
 
 _EARLY_S: Final = 900.0
-_EARLY_SHARE: Final = 0.25  # of what is left of their life
+_EARLY_SHARE: Final = 0.25  # of the remaining lifetime
 _ASK_AGAIN_S: Final = 30.0
 _LIFE_MIN_S: Final = 5.0
-"""Of an answer that gave nothing new: requests that wait for credentials do not ask in turn."""
+"""Of the last outcome: requests that wait for the lock reuse it instead of asking in turn."""
 
 
 class Found(NamedTuple):
@@ -89,10 +89,7 @@ class Credentials:
             self._asked_s, self._error = now_s, None
             try:
                 self._found = self._find()
-            except (
-                StoreError,
-                ConfigError,
-            ) as error:  # a file is being written
+            except (StoreError, ConfigError) as error:  # a file half written
                 self._error = error
                 self._on_failure()
         if self._found is None:

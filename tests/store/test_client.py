@@ -11,6 +11,7 @@ from feeder.errors import ConfigError, StoreError
 from feeder.store import connect
 from feeder.store.address import StoreAddress
 from feeder.store.client import Store
+from feeder.store.faults import explain
 from tests.store.conftest import Open, Retries
 from tests.support.stores import (
     Answer,
@@ -232,6 +233,17 @@ def test_a_store_that_cannot_be_reached(faulty: FaultyStore, open_store: Open) -
         store.read("object", 0, 100)
 
 
+def test_a_certificate_of_an_unknown_authority_is_named() -> None:
+    text = (
+        "Generic S3 error: Error performing GET https://host/b/o?sig=hidden in 5ms - HTTP error: "
+        "error sending request\n\nDebug source:\nGeneric { source: HttpError {\n    kind: Connect,"
+        "\n error: InvalidCertificate(\n    UnknownIssuer,\n), } }"
+    )  # as obstore 0.12.1 has it
+    error = explain(Exception(text), "s3://b/o")
+    assert (error.kind, error.is_transient) == ("unknown", False)
+    assert "TLS certificate is not valid (UnknownIssuer): if its authority is" in str(error)
+
+
 def test_a_store_that_ignores_ranges(faulty: FaultyStore, open_store: Open) -> None:
     faulty.ignores_ranges = True
     for url in (URL, f"{faulty.endpoint}/bucket/prefix"):
@@ -298,7 +310,9 @@ def test_a_listing_goes_on_behind_a_fault(open_store: Open, retries: Retries) ->
     assert retries == ["throttled", "reset"]
 
 
-def test_sixty_four_requests_at_a_time(faulty: FaultyStore, open_store: Open) -> None:
+def test_sixty_four_requests_at_a_time_use_connections_again(
+    faulty: FaultyStore, open_store: Open
+) -> None:
     store = open_store(URL, faulty.environment)
     gate = threading.Event()
     faulty.fail("object", hold(gate), times=64)
@@ -311,7 +325,7 @@ def test_sixty_four_requests_at_a_time(faulty: FaultyStore, open_store: Open) ->
     assert [bytes(read.result().data) for read in first + again] == [
         DATA[n : n + 10] for n in range(64)
     ] * 2
-    assert len(faulty.connections) == 64
+    assert 64 <= len(faulty.connections) < 128  # most were used again
 
 
 # --- How it is opened -----------------------------------------------------------------------------

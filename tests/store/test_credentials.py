@@ -14,13 +14,14 @@ from feeder.store.aws import find_aws
 from feeder.store.credentials import Credentials, Found
 from feeder.store.tokens import find_azure, find_google
 from tests.store.conftest import Open, Retries
+from tests.support.raw_client import wait_until
 from tests.support.stores import FaultyStore, S3Server, refusal, status
 
 HOUR_S = 3600.0
 
 
 class Service:
-    """Gives credentials for an hour, by a clock that stands, until it is told to fail."""
+    """Gives credentials for an hour, by a clock that stands, until it is down."""
 
     def __init__(self, life_s: float | None = HOUR_S) -> None:
         self.now_s = 1e9
@@ -289,6 +290,23 @@ def test_the_service_account_of_a_machine_at_google(
         StoreError, match=r"/token gives no credentials \(status 404\): set GOOGLE_"
     ):
         find_google()
+
+
+def test_requests_are_signed_with_what_was_refreshed(
+    faulty: FaultyStore, open_store: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("feeder.store.credentials._LIFE_MIN_S", 0.0)
+    faulty.objects[GOOGLE] = b'{"access_token": "first", "expires_in": 1}'
+    monkeypatch.setenv("GCE_METADATA_HOST", faulty.endpoint.removeprefix("http://"))
+    store = open_store("gs://bucket/prefix", {"GOOGLE_BASE_URL": faulty.endpoint})
+
+    def signed_with(token: str) -> bool:
+        store.read("object", 0, 10)
+        return faulty.requests[-1][2]["authorization"] == f"Bearer {token}"
+
+    assert signed_with("first")
+    faulty.objects[GOOGLE] = b'{"access_token": "second", "expires_in": 3600}'
+    wait_until(lambda: signed_with("second"), "the second token")
 
 
 def test_an_emulator_of_google_needs_no_credentials(faulty: FaultyStore, open_store: Open) -> None:
