@@ -99,8 +99,10 @@ class Exchange:
 class StoreProxy:
     """Forwards HTTP connections to a port of the loopback address; a context manager."""
 
-    def __init__(self, port: int, *, rate: float = 0.0, delay_s: float = 0.0) -> None:
-        """Listen on a port that the system chooses; a ``rate`` of 0 is unlimited."""
+    def __init__(
+        self, port: int, *, rate: float = 0.0, delay_s: float = 0.0, listen: int = 0
+    ) -> None:
+        """Listen on port ``listen``, 0: any that is free; a ``rate`` of 0 is unlimited."""
         self.upstream = port
         self.delay_s = delay_s
         self.exchanges: list[Exchange] = []
@@ -109,7 +111,7 @@ class StoreProxy:
         self._lock = threading.Lock()
         self._ends: set[socket.socket] = set()
         self._is_closed = threading.Event()
-        self._listener = socket.create_server(("127.0.0.1", 0), backlog=1024)
+        self._listener = socket.create_server(("127.0.0.1", listen), backlog=1024)
         self.port = int(self._listener.getsockname()[1])
         self._threads = [threading.Thread(target=self._accept, name="store proxy", daemon=True)]
         self._threads[0].start()
