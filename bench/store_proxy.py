@@ -80,6 +80,8 @@ class Fault:
     amount: float = 0.0
     times: float = float("inf")
     """Requests that it has yet to strike."""
+    key: str = ""
+    """The access key of those that it strikes; "": all."""
     mended: threading.Event = field(default_factory=threading.Event)
 
 
@@ -121,10 +123,16 @@ class StoreProxy:
         return f"http://127.0.0.1:{self.port}"
 
     def strike(
-        self, kind: Kind, paths: str = "*", *, amount: float = 0.0, times: float = float("inf")
+        self,
+        kind: Kind,
+        paths: str = "*",
+        *,
+        amount: float = 0.0,
+        times: float = float("inf"),
+        key: str = "",
     ) -> Fault:
         """Add a fault; of several that match a request, the one that was added first strikes."""
-        fault = Fault(kind, paths, amount, times)
+        fault = Fault(kind, paths, amount, times, key)
         with self._lock:
             self._faults.append(fault)
         return fault
@@ -158,11 +166,12 @@ class StoreProxy:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def match(self, path: str) -> Fault | None:
+    def match(self, path: str, authorization: str) -> Fault | None:
         """Return the fault that strikes a request, and count it."""
         with self._lock:
             for fault in self._faults:
-                if fault.times > 0 and fnmatchcase(path, fault.paths):
+                is_signed = f"Credential={fault.key}/" in authorization or not fault.key
+                if fault.times > 0 and is_signed and fnmatchcase(path, fault.paths):
                     fault.times -= 1
                     return fault
         return None
@@ -266,7 +275,7 @@ class _Link:
             return False
         (method, target, _), headers = request
         path = unquote(target.partition("?")[0])
-        fault = self._proxy.match(path)
+        fault = self._proxy.match(path, headers.get("authorization", ""))
         kind = fault.kind if fault is not None else None
         exchange = Exchange(method, path, headers.get("range", ""), kind)
         self._proxy.exchanges.append(exchange)

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
+from numpy.typing import NDArray
 from PIL import Image
 
 from bench.loopback_store import BUCKET, LoopbackStore
@@ -26,11 +27,13 @@ from bench.store_proxy import StoreProxy
 from feeder.client.stats import request_report
 from feeder.dataset.format import shard_name
 from feeder.dataset.manifest import MANIFEST_NAME
+from feeder.dataset.opened import Dataset
 from feeder.disk_cache.cached import OBJECTS_NAME, ORIGIN_NAME, PRESENCE_NAME
 from feeder.disk_cache.folder import FOLDER_NAME, MARKER_NAME
 from feeder.jpeg.recode import tile_jpeg
 from feeder.metrics.records import StoreRecord
 from feeder.plan.recipe import Recipe
+from feeder.sample.reader import SampleReader
 from feeder.wire.messages import Failed, Welcome
 from tests.support.daemon import DEADLINE_S, Key, RawClient, small_recipe
 from tests.support.loopback_stores import loopback_store
@@ -166,9 +169,8 @@ class Taker:
                 self._failed[message.epoch, message.index] = f"failed: {message.message}"
         self._open.popleft()
         self.ask(release=(key,))
-        arrays = arrived.pixels, arrived.labels, arrived.sample_ids
-        digest = sha256(b"".join(array.tobytes() for array in arrays)).hexdigest()
-        return self._failed.pop(key, f"{key} {digest}")
+        digest = _digest(key, arrived.pixels, arrived.labels, arrived.sample_ids)
+        return self._failed.pop(key, digest)
 
     def __enter__(self) -> "Taker":
         return self
@@ -176,6 +178,28 @@ class Taker:
     def __exit__(self, *_: object) -> None:
         self.client.bye()
         self.client.__exit__()
+
+
+def make_epochs(
+    dataset: Path, order: Mapping[str, int] = WINDOWED, *, epochs: int = 1
+) -> list[str]:
+    """What a Taker takes, made in this process."""
+    digests, recipe, seed = [], recipe_of(order), 3
+    side, rows = recipe.image_size, recipe.batch_size
+    with Dataset.open(dataset) as opened:
+        reader = SampleReader(opened, recipe)
+        for epoch in range(epochs):
+            plan = recipe.plan_epoch(opened.layout, seed=seed, epoch=epoch)
+            for index in range(EPOCH):
+                pixels, labels = np.empty((rows, side, side, 3), np.int8), np.empty(rows, np.int64)
+                ids = plan.samples(index)
+                reader.fill(ids, seed=seed, epoch=epoch, pixels=pixels, labels=labels)
+                digests.append(_digest((epoch, index), pixels, labels, ids))
+    return digests
+
+
+def _digest(key: Key, *arrays: NDArray[Any]) -> str:
+    return f"{key} {sha256(b''.join(array.tobytes() for array in arrays)).hexdigest()}"
 
 
 def take_epoch(endpoint: str, dataset: str, order: Mapping[str, int] = WINDOWED) -> list[str]:

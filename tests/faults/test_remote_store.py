@@ -9,6 +9,7 @@ import re
 import shutil
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Final
 
 import pytest
@@ -24,10 +25,10 @@ from tests.faults.remote import (
     Remote,
     Taker,
     leftovers,
+    make_epochs,
     remote_store,
     store_record,
     take_epoch,
-    write_dataset,
 )
 from tests.support.daemon import Daemon, wait_until
 
@@ -71,7 +72,7 @@ class Scene:
     remote: Remote
     daemon: Daemon
     epochs: dict[str, list[str]]
-    """Two epochs of the dataset on the disk, by the order's name."""
+    """Two epochs of the dataset, by the order's name."""
 
     @property
     def epoch(self) -> list[str]:
@@ -85,20 +86,16 @@ class Scene:
 
 
 @pytest.fixture(scope="module")
-def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
+def scene(published: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
     folder = tmp_path_factory.mktemp("remote")
-    dataset = write_dataset(folder / "dataset")
     names = [*ORDERS, *PASSING, *LASTING, *OTHERS]
-    with remote_store(dataset, *names) as remote:
+    with remote_store(published, *names) as remote:
         remote.own_shard("changed", CHANGED)
         with Daemon(
-            *("--data", f"local={dataset}", *remote.data(*names), "--disk-path", folder / "disk"),
+            *("--data", f"local={published}", *remote.data(*names), "--disk-path", folder / "disk"),
             *("--bind", f"ipc://{folder}/node", "--workers", "1", "--lease-s", "600"),
         ) as daemon:
-            epochs = {}
-            for name, order in ORDERS.items():
-                with Taker(daemon.endpoint, "local", order, epochs=2) as taker:
-                    epochs[name] = taker.take(2 * EPOCH)
+            epochs = {name: make_epochs(published, ORDERS[name], epochs=2) for name in ORDERS}
             yield Scene(remote, daemon, epochs)
         assert leftovers(folder / "disk") == []
         shutil.rmtree(folder / "disk")
@@ -110,10 +107,10 @@ def test_epochs_from_a_store_have_the_same_bytes_and_each_leaves_the_store_once(
 ) -> None:
     remote = scene.remote
     with Taker(scene.daemon.endpoint, order, ORDERS[order], epochs=2) as taker:
-        assert taker.take(EPOCH) == scene.epochs[order][:EPOCH]
+        assert taker.take() == scene.epochs[order][:EPOCH]
         wait_until(lambda: remote.is_all_sent(order), "all of it is read ahead")
         requests = len(remote.shard_reads(order))
-        assert taker.take(EPOCH) == scene.epochs[order][EPOCH:]
+        assert taker.take() == scene.epochs[order][EPOCH:]
     assert len(remote.shard_reads(order)) == requests, "the second epoch is on the disk"
     remote.assert_nothing_twice(order)
 
