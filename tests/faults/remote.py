@@ -11,7 +11,7 @@ import re
 import shutil
 from collections import deque
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from hashlib import sha256
 from itertools import islice
@@ -28,17 +28,18 @@ from feeder.client.stats import request_report
 from feeder.dataset.format import shard_name
 from feeder.dataset.manifest import MANIFEST_NAME
 from feeder.dataset.opened import Dataset
-from feeder.disk_cache.cached import OBJECTS_NAME, ORIGIN_NAME, PRESENCE_NAME
+from feeder.disk_cache.cached import OBJECTS_NAME, ORIGIN_NAME, PRESENCE_NAME, CachedDataset
 from feeder.disk_cache.folder import FOLDER_NAME, MARKER_NAME
 from feeder.jpeg.recode import tile_jpeg
 from feeder.metrics.records import StoreRecord
 from feeder.plan.recipe import Recipe
 from feeder.sample.reader import SampleReader
 from feeder.wire.messages import Failed, Welcome
-from tests.support.daemon import DEADLINE_S, Key, RawClient, small_recipe
+from tests.support.daemon import DEADLINE_S, Daemon, Key, RawClient, small_recipe
 from tests.support.loopback_stores import loopback_store
 from tests.support.sources import encoded
 from tests.support.synthetic_sets import Sample, write_set
+from trainer_client import NumpyLoader
 
 SAMPLES: Final = 317
 SHARDS: Final = 5
@@ -95,10 +96,13 @@ class Remote:
         (prefix / shard).unlink()
         return Path(shutil.copy(dataset / shard, prefix / shard))
 
-    def shard_reads(self, name: str) -> list[tuple[str, int, int]]:
-        """What was sent whole of a prefix's shards, and not spoilt: shard, first byte, end."""
+    def shard_reads(self, name: str, start: int = 0) -> list[tuple[str, int, int]]:
+        """What was sent whole of a prefix's shards, and not spoilt: shard, first byte, end.
+
+        ``start``: leaves out as many of the proxy's exchanges.
+        """
         reads = []
-        for exchange in list(self.proxy.exchanges):
+        for exchange in self.proxy.exchanges[start:]:
             shard = re.fullmatch(rf"/{BUCKET}/{name}/(shard-\d+\.fds)", exchange.path)
             asked = re.fullmatch(r"bytes=(\d+)-(\d+)", exchange.asked)
             if shard and asked and exchange.struck in (None, "slow", "late", "stall"):
@@ -106,6 +110,14 @@ class Remote:
                 if (exchange.status, exchange.body_bytes) == (206, end - first):
                     reads.append((shard[1], first, end))
         return reads
+
+    def count_stalled(self, name: str) -> int:
+        """How many requests for a prefix got a part of their answer, and wait for the rest."""
+        return sum(
+            exchange.struck == "stall" and exchange.body_bytes > 0
+            for exchange in list(self.proxy.exchanges)
+            if f"/{name}/" in exchange.path
+        )
 
     def is_all_sent(self, name: str) -> bool:
         """Whether all samples of a prefix were sent; up to 7 bytes before each are of none."""
@@ -202,6 +214,25 @@ def _digest(key: Key, *arrays: NDArray[Any]) -> str:
     return f"{key} {sha256(b''.join(array.tobytes() for array in arrays)).hexdigest()}"
 
 
+def load_epoch(endpoint: str, dataset: str) -> list[str]:
+    """The same batches as a loader's, which outlives the feeder."""
+    recipe = recipe_of(WINDOWED)
+    with NumpyLoader(
+        endpoint,
+        dataset=dataset,
+        batch_size=BATCH,
+        image_size=recipe.image_size,
+        recipe={"resize_size": recipe.resize_size, **WINDOWED},
+        seed=3,
+        window=WINDOW,
+        timeout_s=2 * DEADLINE_S,
+    ) as loader:
+        return [
+            _digest((batch.epoch, batch.index), batch.images, batch.labels, batch.sample_ids)
+            for batch in loader
+        ]
+
+
 def take_epoch(endpoint: str, dataset: str, order: Mapping[str, int] = WINDOWED) -> list[str]:
     with Taker(endpoint, dataset, order) as taker:
         return taker.take()
@@ -219,3 +250,33 @@ def leftovers(disk: Path) -> list[str]:
     known.update(map(shard_name, range(SHARDS)))
     files = (path for path in (disk / FOLDER_NAME).rglob("*") if not path.is_dir())
     return sorted(str(path) for path in files if path.name not in known)
+
+
+def serve(folder: Path, *arguments: str | Path, **settings: Any) -> Daemon:
+    """A daemon with its disk cache and its socket in a folder; ``settings`` are Daemon's."""
+    disk = () if "--disk-path" in arguments else ("--disk-path", folder / "disk")
+    options = ("--bind", f"ipc://{folder}/node", "--workers", "1", "--lease-s", "600")
+    return Daemon(*arguments, *disk, *options, **settings)
+
+
+def cached_folder(disk: Path, name: str) -> Path:
+    (folder,) = (disk / FOLDER_NAME).glob(f"{name}-*")
+    return folder
+
+
+def count_there(disk: Path, name: str) -> int:
+    """How many of a prefix's samples a disk cache has."""
+    with closing(CachedDataset.open(cached_folder(disk, name))) as cached:
+        return int(cached.samples_there.sum())
+
+
+def there(disk: Path, name: str) -> dict[str, list[tuple[int, int]]]:
+    """The bytes of these samples, by shard: first byte and end."""
+    folder = cached_folder(disk, name)
+    blobs: dict[str, list[tuple[int, int]]] = {}
+    with closing(CachedDataset.open(folder)) as cached, Dataset.open(folder) as dataset:
+        ids = np.flatnonzero(cached.samples_there)
+        for blob in dataset.find_blobs(ids, dataset.read_records(ids)):
+            place = blob.offset, blob.offset + blob.blob_bytes
+            blobs.setdefault(shard_name(blob.shard), []).append(place)
+    return blobs

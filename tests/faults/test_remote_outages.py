@@ -1,12 +1,16 @@
 """Stores that are away, credentials that expire, and starts without either."""
 
 import re
-from collections.abc import Callable, Mapping
+import subprocess
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final, Literal
 
+import pytest
+
 from bench.loopback_store import S3_ENVIRON
-from bench.store_proxy import StoreProxy
+from bench.store_proxy import Kind, StoreProxy
+from feeder.errors import ConfigError, DatasetError, PeerError
 from tests.faults.remote import (
     EPOCH,
     WHOLE,
@@ -14,10 +18,12 @@ from tests.faults.remote import (
     Taker,
     leftovers,
     remote_store,
+    serve,
     store_record,
     take_epoch,
 )
 from tests.support.daemon import Daemon, customised, wait_until
+from tests.support.sources import call_feeder, error_line
 
 IMPATIENT: Final = """
 import sys
@@ -37,15 +43,6 @@ REFUSED: Final = {
     "denied": "access denied (AccessDenied as told): give these credentials the right to read it, "
     "or use others",
 }
-
-
-def serve(folder: Path, *arguments: str | Path, environ: Mapping[str, str] = {}) -> Daemon:
-    return Daemon(
-        *arguments,
-        *("--disk-path", folder / "disk", "--bind", f"ipc://{folder}/node", "--workers", "1"),
-        *("--lease-s", "600"),
-        environ=environ,
-    )
 
 
 def test_a_store_that_is_away_is_waited_for_and_missed_only_for_what_is_not_on_the_disk(
@@ -139,3 +136,72 @@ def fail_and_renew(
     renew()
     wait_until(lambda: take_epoch(daemon.endpoint, kind) == epoch, "the new key is used")
     remote.assert_nothing_twice(kind)
+
+
+@pytest.mark.parametrize(
+    ("kind", "paths", "words", "status"),
+    [
+        ("expired", "*", REFUSED["expired"], DatasetError.exit_status),
+        ("denied", "*", REFUSED["denied"], DatasetError.exit_status),
+        ("no-object", "*.fds", "there is no such object or bucket (NoSuchKey as told): check the "
+         "address", DatasetError.exit_status),
+        ("flip", "*.fds", "has a damaged header; restore it or pack again",
+         DatasetError.exit_status),
+        ("error", "*", "the store reports an error of its own (InternalError as told): try again "
+         "later", PeerError.exit_status),
+        ("slow-down", "*", "the store limits the rate of requests (SlowDown as told): raise its "
+         "limit, or try again later", PeerError.exit_status),
+        ("reset", "*.fds", "the connection was closed in mid-transfer (Connection reset by peer): "
+         "check the network and proxies", PeerError.exit_status),
+    ],
+)  # fmt: skip
+def test_a_start_that_cannot_begin_a_dataset_is_one_line(
+    store: Remote, tmp_path: Path, kind: Kind, paths: str, words: str, status: int
+) -> None:
+    """Of status 5 if it may pass, after which systemd starts it again."""
+    store.proxy.strike(kind, paths)
+    failed = start(store.url("x"), tmp_path)
+    store.proxy.mend()
+    name = "manifest.json" if paths == "*" else "shard-00000.fds"
+    between = " " if kind == "flip" else ": "
+    assert error_line(failed) == f"feeder: error: {store.url('x')}/{name}{between}{words}"
+    assert failed.returncode == status
+    assert leftovers(tmp_path) == []
+
+
+def test_a_cold_start_without_the_store_is_one_line(store: Remote, tmp_path: Path) -> None:
+    store.proxy.close()
+    failed = start(store.url("x"), tmp_path)
+    assert error_line(failed) == (
+        f"feeder: error: {store.url('x')}/manifest.json: the store cannot be reached (Connection "
+        "refused): check the endpoint and the network"
+    )
+    assert failed.returncode == PeerError.exit_status
+
+
+def test_a_folder_with_files_of_others_is_refused_and_left_alone(
+    store: Remote, tmp_path: Path
+) -> None:
+    (tmp_path / "feeder-pieces").mkdir()
+    (tmp_path / "feeder-pieces" / "thesis.tex").touch()
+    failed = start(store.url("x"), tmp_path)
+    assert error_line(failed) == (
+        f"feeder: error: {tmp_path}/feeder-pieces has files that Feeder did not download, and no "
+        "MARKER: choose another folder with cache.disk_path (--disk-path)"
+    )
+    assert failed.returncode == ConfigError.exit_status
+    assert [path.name for path in tmp_path.rglob("*")] == ["feeder-pieces", "thesis.tex"]
+
+
+@pytest.fixture
+def store(published: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Remote]:
+    """A store that commands in this process do not wait for."""
+    for patience in ("_PATIENCE_S", "_WARM_PATIENCE_S"):
+        monkeypatch.setattr(f"feeder.disk_cache.folder.{patience}", 0.1)
+    with remote_store(published, "x") as remote:
+        yield remote
+
+
+def start(url: str, folder: Path) -> "subprocess.CompletedProcess[str]":
+    options = ("--bind", f"ipc://{folder}/node", "--disk-path", folder)
+    return call_feeder("serve", "--data", f"x={url}", *options)
