@@ -119,9 +119,10 @@ class Transfers:
                     return True
         if not wrong:
             raise OSError(errno.EIO, "it does not keep what is written", str(self.cached.folder))
+        more = f" and {len(wrong) - 1} more" if len(wrong) > 1 else ""
         raise DamagedError(
-            f"{self.cached.url}: {len(wrong)} samples from sample {wrong[0]} on came {ATTEMPTS} "
-            f"times with a wrong checksum: run `feeder verify {self.cached.url}`"
+            f"{self.cached.url}: sample {wrong[0]}{more} came {ATTEMPTS} times with a wrong "
+            f"checksum: run `feeder verify {self.cached.url}`"
         )
 
     def check(self, piece: int) -> bool:
