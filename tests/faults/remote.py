@@ -36,8 +36,8 @@ from feeder.plan.recipe import Recipe
 from feeder.sample.reader import SampleReader
 from feeder.wire.messages import Failed, Welcome
 from tests.support.daemon import DEADLINE_S, Daemon, Key, RawClient, small_recipe
-from tests.support.loopback_stores import loopback_store
 from tests.support.sources import encoded
+from tests.support.stores import loopback_store
 from tests.support.synthetic_sets import Sample, write_set
 from trainer_client import NumpyLoader
 
