@@ -26,6 +26,8 @@ from feeder.process.path_text import decode_name, encode_name, printable
 if TYPE_CHECKING:
     from feeder.store.client import ObjectInfo, Store
 
+AT_ONCE: Final = 64
+"""Requests at a time for objects that are looked at, or read, one by one."""
 PATIENCE_S: Final = 30.0
 _READ_AHEAD_BYTES: Final = 8 << 20
 
