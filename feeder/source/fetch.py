@@ -19,7 +19,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from feeder.errors import ResourceError, StoreError
 from feeder.process.output_file import fsync_folder
@@ -29,14 +29,10 @@ from feeder.source.listing import fetched_path
 from feeder.source.location.objects import (
     AT_ONCE,
     as_change,
-    changed,
-    look_at,
+    look_again,
     open_store,
     stamp_info,
 )
-
-if TYPE_CHECKING:
-    from feeder.store.client import ObjectInfo
 
 _RANGE_BYTES: Final = 8 << 20
 _RANGES_AT_ONCE: Final = 8  # more are no faster (STORES.md)
@@ -48,7 +44,7 @@ _FETCHED: Final = "fetched-*"
 def look_at_all(urls: Sequence[str]) -> list[tuple[int, int]]:
     """Return size and stamp of each object; SourceChangedError for one that is gone."""
     with ThreadPoolExecutor(AT_ONCE) as pool:
-        infos = list(pool.map(_look_at, urls))
+        infos = list(pool.map(look_again, urls))
     return [(info.size_bytes, stamp_info(info)) for info in infos]
 
 
@@ -60,7 +56,7 @@ def fetch_container(
     ``report`` is called with the number of bytes that came. Raises SourceChangedError, StoreError
     and OSError.
     """
-    info = _look_at(url)
+    info = look_again(url)
     stamp = stamp_info(info)
     path = fetched_path(folder, url, stamp)
     if not path.exists():
@@ -72,13 +68,6 @@ def fetch_container(
         part.replace(path)
         fsync_folder(folder)
     return path, (info.size_bytes, stamp)
-
-
-def _look_at(url: str) -> "ObjectInfo":
-    try:
-        return look_at(url)
-    except FileNotFoundError:
-        raise changed(url, "it is gone") from None
 
 
 def _part_path(path: Path) -> Path:

@@ -91,6 +91,14 @@ def look_at(url: str) -> "ObjectInfo":
         raise _as_missing(error, url) from None
 
 
+def look_again(url: str) -> "ObjectInfo":
+    """Return the same of an object that was listed; SourceChangedError."""
+    try:
+        return look_at(url)
+    except FileNotFoundError:
+        raise changed(url, "it is gone") from None
+
+
 def stamp_info(info: "ObjectInfo") -> int:
     return stamp_object(info.size_bytes, info.etag or str(info.modified_ns))
 
