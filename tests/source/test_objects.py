@@ -9,6 +9,7 @@ import pytest
 
 from feeder.errors import ConfigError, DatasetError, FeederError, ResourceError, SourceChangedError
 from feeder.source.fetch import fetch_container, forget_copies, state_room
+from feeder.source.listing import fetched_path
 from feeder.source.location.find import find_file, find_files
 from feeder.source.location.objects import (
     StoredObject,
@@ -277,14 +278,24 @@ def test_the_room_that_copies_take_is_stated_and_checked(
 ) -> None:
     folder = tmp_path / ".packing"
     folder.mkdir()
-    sizes = {"s3://b/a.tar": 2 * 10**9, "s3://b/b.tar": 10**9}
+    sizes = {"s3://b/a.tar": (2 * 10**9, 1), "s3://b/b.tar": (10**9, 2)}
     line = state_room(folder, "s3://b/", sizes, 4 * 10**9, workers=8)
     assert re.match(rf"fetching 3\.00 GB into {folder}: packing takes about 3\.[34]0 GB", line)
     monkeypatch.setattr("feeder.source.fetch.can_punch", lambda folder: False)
     line = state_room(folder, "s3://b/", sizes, 4 * 10**9, workers=8)
     assert "takes about 7.00 GB" in line
-    packed = {"s3://b/a.parquet": 2 * 10**9, "s3://b/b.tar.gz": 10**9, "s3://b/c.tar": 10**9}
+    packed = {
+        "s3://b/a.parquet": (2 * 10**9, 1),
+        "s3://b/b.tar.gz": (10**9, 2),
+        "s3://b/c.tar": (10**9, 3),
+    }
     line = state_room(folder, "s3://b/", packed, 4 * 10**9, workers=1)
     assert "takes about 10.00 GB" in line
+    for url, suffix, size_bytes in (("a.parquet", ".part", 10**9), ("c.tar", "", 10**9)):
+        path = fetched_path(folder, f"s3://b/{url}", packed[f"s3://b/{url}"][1])
+        with open(f"{path}{suffix}", "wb") as file:
+            file.truncate(size_bytes)
+    line = state_room(folder, "s3://b/", packed, 4 * 10**9, workers=1)
+    assert "fetching 2.00 GB" in line
     with pytest.raises(ResourceError, match=rf"^{tmp_path} has .* GB free, and packing s3://b/ ta"):
-        state_room(folder, "s3://b/", {"s3://b/a.tar": 10**18}, 10**18, workers=1)
+        state_room(folder, "s3://b/", {"s3://b/a.tar": (10**18, 1)}, 10**18, workers=1)

@@ -26,6 +26,8 @@ from feeder.process.path_text import decode_name, encode_name, printable
 if TYPE_CHECKING:
     from feeder.store.client import ObjectInfo, Store
 
+AT_ONCE: Final = 64
+"""Requests at a time for objects that are looked at, or read, one by one."""
 PATIENCE_S: Final = 30.0
 _READ_AHEAD_BYTES: Final = 8 << 20
 
@@ -87,6 +89,14 @@ def look_at(url: str) -> "ObjectInfo":
         return store.head(name)
     except StoreError as error:
         raise _as_missing(error, url) from None
+
+
+def look_again(url: str) -> "ObjectInfo":
+    """Return the same of an object that was listed; SourceChangedError."""
+    try:
+        return look_at(url)
+    except FileNotFoundError:
+        raise changed(url, "it is gone") from None
 
 
 def stamp_info(info: "ObjectInfo") -> int:
