@@ -30,11 +30,11 @@ def add_parser(subparsers: "argparse._SubParsersAction[Any]") -> None:
         help="pack images into a dataset",
         description="Pack SRC into the dataset DST. SRC is a folder of class folders, a folder "
         "with a label file, tar shards (WebDataset), TFRecords, Parquet or LMDB files, or "
-        "ImageNet's archives; quote patterns such as 'train-{000..146}.tar'. JPEGs are re-coded "
-        "without loss unless an option asks for it. After an interruption the same command "
-        "resumes.",
+        "ImageNet's archives, here or at s3://, gs:// or az://; quote patterns such as "
+        "'train-{000..146}.tar'. JPEGs are re-coded without loss unless an option asks for it. "
+        "After an interruption the same command resumes.",
     )
-    parser.add_argument("source", metavar="SRC", help="folder, file or quoted pattern to pack")
+    parser.add_argument("source", metavar="SRC", help="folder, file, quoted pattern or URL to pack")
     parser.add_argument(
         "destination", type=Path, metavar="DST", help="folder of the dataset, new or empty"
     )

@@ -44,7 +44,7 @@ from feeder.pack.items import SourceItems, check_names, merge_lists, write_items
 from feeder.pack.label_reading import LabelReading, read_labels
 from feeder.pack.label_words import describe_labels, label_warnings
 from feeder.pack.options import PackOptions, TooManyBadImages
-from feeder.pack.part import READS_AT_ONCE, Setup, Task
+from feeder.pack.part import READS_AT_ONCE, READS_AT_ONCE_MIN, Setup, Task
 from feeder.pack.progress import ProgressLine
 from feeder.pack.publish import count_classes, publish_parts, read_quarantine
 from feeder.pack.split import Selection, select_items
@@ -361,7 +361,7 @@ def _pack_unfinished(
         conversion=state.conversion,
         label_bytes=state.labels.stored_bytes,
         strict=options.strict,
-        reads_at_once=max(1, READS_AT_ONCE // options.jobs),
+        reads_at_once=max(READS_AT_ONCE_MIN, READS_AT_ONCE // options.jobs),
     )
     progress.begin("packing", "images", state.files, done)
     try:

@@ -171,6 +171,21 @@ def test_a_cache_smaller_than_the_dataset_keeps_to_its_budget(
         assert cached.samples_there[0], "with it, a start does not need the store"
 
 
+def test_a_node_process_that_vanishes_takes_its_wants_along(
+    cache: DiskCache, folder: Path, store: WebStore
+) -> None:
+    store.fault = lambda name, first, end: "hold" if name.endswith("1.fds") else ""
+    with fetching(cache, {"blobs": folder}) as (fetcher, node):
+        with closing(fetcher.connect()) as other:
+            other.send(Want(1, "blobs", ((0, SAMPLES),)), Ahead("blobs", ((0, SAMPLES),)))
+            wait_until(lambda: fetcher.beat().waiting == 1, "it waits")
+        wait_until(lambda: fetcher.beat().waiting == 0, "it is forgotten")
+        assert fetcher.beat().queued_pieces == 0
+        assert node.want(1, 0, 1) == Here(1)
+        store.release()
+        assert node.want(2, 40, 41) == Here(2)
+
+
 def test_a_connection_that_breaks_the_protocol_is_closed_and_the_others_stay(
     cache: DiskCache, folder: Path
 ) -> None:
