@@ -62,7 +62,7 @@ class Want(msgspec.Struct, frozen=True, tag=True, array_like=True):
     """These samples are needed now. Wants are served in the order of their arrival."""
 
     number: int
-    """Chosen by the node process; not used twice on a connection."""
+    """Chosen by the node process; it replaces a Want of this number that waits."""
     dataset: str
     ranges: Ranges
     whole: bool = True
@@ -107,8 +107,8 @@ class Doubt(msgspec.Struct, frozen=True, tag=True, array_like=True):
 
 
 class Here(msgspec.Struct, frozen=True, tag=True, array_like=True):
-    """All samples of a Want are there. They may be evicted before they are pinned: whoever pins
-    them looks again, and sends another Want if need be."""
+    """All samples of a Want are there. They stay if their pieces were pinned before; else whoever
+    pins them looks again, and sends another Want if need be."""
 
     number: int
 

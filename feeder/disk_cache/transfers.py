@@ -16,7 +16,7 @@ import errno
 import logging
 import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from typing import Final
 
@@ -69,7 +69,8 @@ class _IndexLostError(Exception):
 class Transfers:
     """What changes the files of a cached dataset; counts in ``record``."""
 
-    def __init__(self, cached: CachedDataset, store: Store, record: StoreRecord) -> None:
+    def __init__(self, cached: CachedDataset, store: Store | None, record: StoreRecord) -> None:
+        """Without a ``store``, what is there can be checked and evicted."""
         self.cached = cached
         self.mean_bytes = max(1, cached.layout.size_bytes // cached.manifest.samples)
         """Of a sample."""
@@ -79,7 +80,29 @@ class Transfers:
         self._etags: dict[int, str] = {}
         self._indexing: dict[int, threading.Lock] = {}
 
-    def fetch(self, piece: int, ranges: list[Range]) -> bool:
+    def there_bytes(self) -> NDArray[np.int64]:
+        """Return about how many bytes of each piece are there, (pieces,)."""
+        firsts = np.arange(0, self.cached.manifest.samples, self.cached.piece)
+        counts = np.add.reduceat(self.cached.samples_there, firsts, dtype=np.int64)
+        return counts * self.mean_bytes
+
+    def missing_bytes(self, ranges: Sequence[Range]) -> int:
+        """Return about how many bytes of samples are missing."""
+        there = self.cached.samples_there
+        missing = sum(end - first - int(there[first:end].sum()) for first, end in ranges)
+        return missing * self.mean_bytes
+
+    def sweep(self) -> None:
+        """Free what a process wrote that was killed before it could count it as there."""
+        cached = self.cached
+        first_shards, _ = cached.layout.locate(np.arange(0, cached.manifest.samples, cached.piece))
+        shards = cached.shards_there[np.minimum(first_shards + 1, len(cached.shards_there) - 1)]
+        candidates = (self.there_bytes() == 0) & ((cached.shards_there[first_shards] | shards) > 0)
+        with contextlib.suppress(OSError):  # of a disk that fetching will find to fail, too
+            for piece in np.flatnonzero(candidates).tolist():
+                self.evict(piece)
+
+    def fetch(self, piece: int, ranges: Sequence[Range]) -> bool:
         """Fetch those samples of a piece, in ``ranges``, that are missing.
 
         False if another process is fetching the piece. Raises StoreError, DamagedError for bytes
@@ -156,7 +179,7 @@ class Transfers:
 
     # --- Blobs ----------------------------------------------------------------------------------
 
-    def _split(self, ranges: list[Range]) -> Iterator[tuple[int, int, int, int]]:
+    def _split(self, ranges: Sequence[Range]) -> Iterator[tuple[int, int, int, int]]:
         """Yield the parts of ranges: a shard, the first row, the first sample and the end."""
         layout = self.cached.layout
         for first, end in ranges:
@@ -220,6 +243,7 @@ class Transfers:
         with self._counting:
             self._record.requests += 1
         name = self.cached.manifest.shards[shard].name
+        assert self._store is not None, "there is a store to fetch from"
         fetched = self._store.read(name, start, size, etag=etag)
         with self._counting:
             self._record.fetched_bytes += size
