@@ -1,8 +1,8 @@
-"""Requests a node process's counters, its host's report or names, as a client without a session."""
+"""Requests a node process's counters, its host's report, names or blobs, without a session."""
 
 import math
 import time
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from typing import Final, Self, TypeVar
 
 import zmq
@@ -18,6 +18,8 @@ from feeder.security.keys import ClientKeys
 from feeder.wire.messages import (
     MAX_NAMES,
     SAMPLES_LIMIT,
+    Blobs,
+    BlobsRequest,
     HostStats,
     HostStatsRequest,
     Names,
@@ -28,12 +30,12 @@ from feeder.wire.messages import (
     StatsRequest,
 )
 
-_Request = StatsRequest | HostStatsRequest | NamesRequest
-_Answer = TypeVar("_Answer", Stats, HostStats, Names)
+_Request = StatsRequest | HostStatsRequest | NamesRequest | BlobsRequest
+_Answer = TypeVar("_Answer", Stats, HostStats, Names, Blobs)
 _RATE_PAUSE_S: Final = 1.0  # after which a node takes requests of this client again
 
 
-class _RateError(ProtocolError):
+class RateError(ProtocolError):
     """Raised when the node takes no more requests of this client for now."""
 
 
@@ -42,7 +44,7 @@ _REFUSALS: Final = {
     "dataset": DatasetError,
     "unreadable": DatasetError,
     "range": ConfigError,
-    "rate": _RateError,
+    "rate": RateError,
 }
 
 
@@ -90,7 +92,7 @@ def request_names(
             request = NamesRequest(dataset=dataset, content=content, sample_ids=wanted)
             try:
                 answer = link.request(request, Names, timeout_s)
-            except _RateError as error:
+            except RateError as error:
                 if time.monotonic() >= by_s:
                     raise PeerError(str(error)) from None
                 time.sleep(_RATE_PAUSE_S)
@@ -128,6 +130,8 @@ class StatsLink:
         self._context = context
         self._owns_context = context is None
         self._link: Link | None = None
+        self.frames: Sequence[zmq.Frame] = ()
+        """What came with the last answer."""
         self._is_asked = False
         self._timeout_s = 0.0
         self._deadline_s = 0.0
@@ -194,15 +198,17 @@ class StatsLink:
                 elif ready or time.monotonic() >= until_s:
                     return None
         except FeederError:
-            self._disconnect()
+            if self._is_asked:  # else it was refused, which is an answer
+                self._disconnect()
             raise
 
     def _receive(self, link: Link) -> NodeMessage | None:
         try:
-            answer, _ = link.receive() or (None, ())
+            answer, self.frames = link.receive() or (None, ())
         except ProtocolError as error:
             raise ProtocolError(f"{self._endpoint} breaks the protocol: {error}") from None
         if isinstance(answer, Refused):
+            self._is_asked = False
             raise _REFUSALS.get(answer.code, ProtocolError)(f"{self._endpoint}: {answer.message}")
         return answer
 

@@ -103,6 +103,12 @@ class Fetches:
         """How many fetches wait for the fetcher."""
         return sum(fetch.is_waiting for fetch in self._fetches.values())
 
+    def find_there(self, dataset: str, sample_ids: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """Return which samples (n,) of a dataset are on this host now: all of one that is local."""
+        if dataset not in self._datasets:
+            return np.ones(len(sample_ids), np.bool_)
+        return self._datasets[dataset].samples_there[sample_ids].astype(np.bool_)
+
     def begin(self, batch: PendingBatch) -> list[SamplesFetched]:
         """Carry out FetchSamples; return the answer if all samples are there."""
         session, plan = batch.session, self._plan_of(batch.session, batch.epoch)
