@@ -16,7 +16,7 @@
 # make test-numa      the daemon in a virtual machine with two NUMA nodes (about three minutes)
 # make test-systemd   feeder.service in its sandbox under systemd, in such a machine
 # make test-ui        Prometheus scrapes the daemon; Grafana's types and promtool check the dashboard and alerts
-# make test-stores    datasets in the stores of three clouds: moto, azurite and fake-gcs-server
+# make test-stores    datasets in Azure's and Google's stores, emulated by azurite and fake-gcs-server
 # make test-cluster   feeders on four simulated hosts of a real Ray cluster (seven minutes, alone)
 # make test-slurm     docs/slurm/feeder.sbatch on a real Slurm with four nodes (some three minutes)
 # make test-smoke     the smoke recipe: three seeds, a run killed again and again (about six minutes)

@@ -26,14 +26,6 @@ from .line_process import await_port, dying_with_us, start_process, stop_process
 BUCKET: Final = "bucket"
 PROGRAM: Final = "nginx"
 
-S3_ENVIRON: Final = {
-    "AWS_REGION": "us-east-1",
-    "AWS_ACCESS_KEY_ID": "feeder-bench",
-    "AWS_SECRET_ACCESS_KEY": "not-a-secret",
-    "AWS_EC2_METADATA_DISABLED": "true",
-}
-"""What s3:// needs besides the endpoint."""
-
 _READY_S: Final = 10.0
 # One process, so that its CPU time is one number and it needs no user to drop privileges to. The
 # client and the network are to be the limit: files are sent by sendfile, and no connection ends.
@@ -105,7 +97,12 @@ class LoopbackStore:
 
     def environ(self, endpoint: str = "") -> dict[str, str]:
         """Return the variables with which s3:// means this server, perhaps behind a proxy."""
-        return {"AWS_ENDPOINT_URL": endpoint or self.endpoint, **S3_ENVIRON}
+        return {
+            "AWS_ENDPOINT_URL": endpoint or self.endpoint,
+            "AWS_REGION": "us-east-1",
+            "AWS_ACCESS_KEY_ID": "feeder-bench",
+            "AWS_SECRET_ACCESS_KEY": "not-a-secret",
+        }
 
     def answers(self) -> list[Answer]:
         lines = self._answers.read_text("utf-8").splitlines()

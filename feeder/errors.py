@@ -4,6 +4,7 @@
     ├── ConfigError      the command line, the configuration or a recipe is invalid
     ├── DatasetError     a dataset, shard or source is missing, damaged or of another version
     │   ├── SampleError         one sample is damaged
+    │   ├── SourceChangedError  a file of a source is not the one that was listed
     │   └── StoreError          an object store has not what was asked for, or does not answer
     ├── ResourceError    the machine lacks something: disk, memory, a port, a library
     │   ├── DisagreementError   processes of a daemon would make different batches
@@ -50,6 +51,17 @@ class SampleError(DatasetError):
     def __init__(self, message: str, sample_id: int | None = None) -> None:
         super().__init__(message)
         self.sample_id = sample_id
+
+
+class SourceChangedError(DatasetError):
+    """Raised for a file that is not the one that was listed: the whole packing ends.
+
+    ``change`` is what happened, ``remedy`` what to do about it, which readers do not know.
+    """
+
+    def __init__(self, change: str, remedy: str = "") -> None:
+        super().__init__(f"{change}: {remedy}" if remedy else change)
+        self.change = change
 
 
 PassingFault = Literal["unreachable", "timeout", "server", "throttled", "reset", "short"]

@@ -102,7 +102,7 @@ ROOMS: Mapping[str, Row] = {
     "client": row("errors metrics plan wire process security client.core", "numpy msgspec zmq"),
     "jpeg": row("feeder errors installation plan", "numpy PIL turbojpeg"),
     "jpeg.crop_decode": row("jpeg", "numpy", pure=True),
-    "dataset": row("errors plan process jpeg", "numpy msgspec xxhash"),
+    "dataset": row("errors plan process jpeg store", "numpy msgspec xxhash"),
     "sample.cache_plan": row("", "msgspec", pure=True),
     "sample": row(
         "errors plan jpeg jpeg.crop_decode dataset sample.cache_plan", "numpy msgspec PIL"
@@ -111,7 +111,7 @@ ROOMS: Mapping[str, Row] = {
     "source.label_files": row(
         "errors plan process source.location source.location.splits", "numpy xxhash"
     ),
-    "source.location": row("errors process source.location.splits", ""),
+    "source.location": row("errors process store source.location.splits", ""),
     "source": row(
         "errors plan process source.label_files source.location source.location.splits",
         "google_crc32c lmdb numpy msgspec pyarrow scipy xxhash zstandard",
@@ -124,7 +124,7 @@ ROOMS: Mapping[str, Row] = {
         "numpy msgspec xxhash PIL turbojpeg",
     ),
     "pack_cache": row(
-        "errors process dataset source source.location source.location.splits pack",
+        "errors process store dataset source source.location source.location.splits pack",
         "msgspec xxhash",
     ),
     "repack": row("errors plan process jpeg jpeg.crop_decode dataset pack", "numpy msgspec"),

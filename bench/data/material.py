@@ -93,13 +93,13 @@ def repeat(dataset: Path, destination: Path, size_bytes: int) -> Path:
     for number, name in enumerate(names):
         start = replace(header, shard=number).encode()
         write_output(destination / name, start + data[HEADER_BYTES:])
-    paths, samples = [destination / name for name in names], shard.samples * len(names)
+    samples = shard.samples * len(names)
     manifest = msgspec.structs.replace(
         manifest,
         samples=samples,
         shards=tuple(msgspec.structs.replace(shard, name=name) for name in names),
         content=content_fingerprint(
-            paths, samples=samples, labels=manifest.labels, classes=manifest.classes
+            destination, names, samples=samples, labels=manifest.labels, classes=manifest.classes
         ),
     )
     write_output(destination / MANIFEST_NAME, manifest.sealed().encode())

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from feeder.cli.options import add_jobs_option, describe_resumable, option, perform
+from feeder.dataset.files import parse_location
 from feeder.errors import ConfigError
 from feeder.process.path_text import printable
 from feeder.source.kinds import MODULES
@@ -81,7 +82,7 @@ def _add_selection_options(group: "argparse._ArgumentGroup") -> None:
         group,
         "--classes-of DATASET",
         "use the classes and labels of this packed dataset, such as the training set",
-        type=Path,
+        type=parse_location,
     )
     option(
         group,

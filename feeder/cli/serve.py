@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from feeder.cli.options import option
-from feeder.errors import ConfigError
+from feeder.errors import ConfigError, StoreError
 
 if TYPE_CHECKING:
     from feeder.daemon.config import Config
@@ -47,6 +47,8 @@ _OPTIONS: Final = (
         "folder for packed sources (default: $CACHE_DIRECTORY, else $XDG_CACHE_HOME/feeder or "
         "~/.cache/feeder)",
     ),
+    ("disk-path", "DIR", "folder for pieces of datasets in stores (default: as --cache-dir)"),
+    ("disk-bytes", "auto|SIZE", "how much of that disk these may take"),
     ("repack", "", "pack every source again, also unchanged ones"),
     ("clients-max", "N", "maximum sessions per node process"),
     ("client-sessions-max", "N", "of these, per client"),
@@ -68,7 +70,12 @@ _OPTIONS: Final = (
 """Options with their metavar and help; those without a metavar are switches, the others set the
 configuration key of their name."""
 
-_CACHE_KEYS: Final = {"decoded-bytes": "cache.decoded_bytes", "cache-dir": "cache.dir"}
+_CACHE_KEYS: Final = {
+    "decoded-bytes": "cache.decoded_bytes",
+    "cache-dir": "cache.dir",
+    "disk-path": "cache.disk_path",
+    "disk-bytes": "cache.disk_bytes",
+}
 
 
 def add_parser(subparsers: "argparse._SubParsersAction[Any]") -> None:
@@ -133,6 +140,7 @@ def run(arguments: argparse.Namespace) -> int:
         if metrics is not None:
             stack.callback(metrics.close)
             metrics.start()
+        config = _prepare_remote(config)
         packed = _replace_sources(config, answer, arguments.repack, is_terminal)
         # From now on only what is wrong is written past logging, by C libraries and in crashes.
         relay.level = logging.WARNING
@@ -160,6 +168,39 @@ def _overrides(arguments: argparse.Namespace) -> dict[str, object]:
         locations[name] = location
     levels = {"log_level": arguments.log_level, "log_format": arguments.log_format}
     return overrides | levels | {"data": locations}
+
+
+def _prepare_remote(config: "Config") -> "Config":
+    """``config`` with the folder of the cached dataset in place of each dataset in a store.
+
+    What has no manifest is left: it is a source. Raises FeederError.
+    """
+    from feeder.store.address import is_remote
+
+    remote = {name: text for name, text in sorted(config.data.items()) if is_remote(text)}
+    if not remote:
+        return config
+    from feeder.disk_cache.folder import DiskCache, prepare
+
+    folder = find_cache_folder(config.cache.disk_path or config.cache.dir, os.environ)
+    if folder is None:
+        raise ConfigError(
+            f"data.{next(iter(remote))} is in a store, and there is no folder to keep its pieces "
+            "in (HOME is not set): give one with --disk-path"
+        )
+    cache = DiskCache.open(folder)
+    data = dict(config.data)
+
+    def report(text: str) -> None:
+        sys.stderr.write(f"feeder: warning: {text}\n")
+
+    for name, url in remote.items():
+        try:
+            data[name] = str(prepare(cache, url, report=report))
+        except StoreError as error:
+            if error.kind != "gone":
+                raise
+    return dataclasses.replace(config, data=data)
 
 
 def _replace_sources(

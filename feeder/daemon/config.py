@@ -122,6 +122,10 @@ class CacheConfig:
     decoded_bytes: Annotated[int | Literal["auto"], size(1 << 20, 1 << 46, zero=True)] = 0
     # The folder for caches that systemd gives the service, or the one of the user's session.
     dir: Annotated[str, FILE_PATH] = ""
+    # The same folder: pieces of datasets in stores are a cache, too.
+    disk_path: Annotated[str, FILE_PATH] = ""
+    # "auto" leaves a share of the file system free (disk_cache/fetcher.py).
+    disk_bytes: Annotated[int | Literal["auto"], size(1 << 20, 1 << 50)] = "auto"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

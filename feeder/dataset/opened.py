@@ -9,12 +9,12 @@ import contextlib
 import functools
 from collections import OrderedDict
 from collections.abc import Iterable
-from pathlib import Path
 from typing import Any, Literal, NamedTuple, Protocol, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
+from feeder.dataset.files import DatasetFiles, Location, files_at
 from feeder.dataset.format import checksum
 from feeder.dataset.manifest import MANIFEST_NAME, Manifest, load_manifest
 from feeder.dataset.proven_index import ProvenIndex
@@ -42,7 +42,7 @@ class Samples(Protocol):
     """Packed samples by id, as the sample path needs them; usually a ``Dataset``."""
 
     @property
-    def path(self) -> Path:
+    def where(self) -> str:
         """Their location, for messages."""
 
     def read_records(self, sample_ids: NDArray[np.int64]) -> NDArray[np.void]:
@@ -68,8 +68,11 @@ class Samples(Protocol):
 class Dataset:
     """A packed dataset, for one thread of one process; a context manager."""
 
-    def __init__(self, path: Path, manifest: Manifest, open_shards: int) -> None:
-        self.path = path
+    def __init__(
+        self, location: Location | DatasetFiles, manifest: Manifest, open_shards: int
+    ) -> None:
+        self._files = files_at(location)
+        self.where = self._files.where
         self.manifest = manifest
         self.content = manifest.content
         self.classes = manifest.classes
@@ -79,26 +82,27 @@ class Dataset:
         self._rows, self._long_shards = divmod(manifest.samples, len(manifest.shards))
         self._readers: OrderedDict[int, ProvenShard] = OrderedDict()
         self._readers_max = open_shards
-        self._own: dict[int, ShardIndex] = {}  # proven, and not in the index yet
+        self._own: dict[int, ShardIndex] = {}  # proven, on its way into the index
         self._last_index: tuple[int, ShardIndex] | None = None  # of this shard, for names
 
     @classmethod
     def open(
-        cls, path: Path, *, open_shards: int = _OPEN_SHARDS, fingerprint: str | None = None
+        cls, location: Location, *, open_shards: int = _OPEN_SHARDS, fingerprint: str | None = None
     ) -> Self:
-        """Open the dataset in folder ``path``, with at most ``open_shards`` descriptors at a time.
+        """Open the dataset in a folder or store, with at most ``open_shards`` open at a time.
 
         Raises DatasetError when it is missing, damaged, unfinished, of another version, or not the
         one whose manifest has ``fingerprint``.
         """
-        manifest = load_manifest(path)
+        files = files_at(location)
+        manifest = load_manifest(files)
         if fingerprint not in (None, manifest.fingerprint):
             raise DatasetError(
-                f"{path / MANIFEST_NAME} is of another dataset than the one that is served: its "
-                f"fingerprint is {manifest.fingerprint}, it was {fingerprint}; restore the old one "
-                "or restart the daemon"
+                f"{files.locate(MANIFEST_NAME)} is of another dataset than the one that is "
+                f"served: its fingerprint is {manifest.fingerprint}, it was {fingerprint}; restore "
+                "the old one or restart the daemon"
             )
-        return cls(path, manifest, open_shards)
+        return cls(files, manifest, open_shards)
 
     @functools.cached_property
     def index(self) -> ProvenIndex:
@@ -151,7 +155,8 @@ class Dataset:
         if own is None:
             own = self._read_index(shard)
             self.index.add(shard, own)
-            self._own[shard] = own
+            if not self.index.is_here[shard]:
+                self._own[shard] = own
         return own
 
     def _read_index(self, shard: int) -> ShardIndex:
@@ -177,7 +182,7 @@ class Dataset:
             reader = self.open_shard(shard)
             if not reader.holds_blob(offset, blob_bytes):
                 raise self._damaged(sample_id, "its record points out of the shard")
-            reader.read_ahead(offset, blob_bytes)
+            reader.file.read_ahead(offset, blob_bytes)
             locations.append(BlobLocation(sample_id, shard, offset, blob_bytes, expected))
         return locations
 
@@ -191,7 +196,7 @@ class Dataset:
         blob = into.data[:blob_bytes]
         if len(blob) < blob_bytes:
             raise ValueError(f"the scratch holds {len(blob)} bytes, the blob has {blob_bytes}")
-        self.open_shard(shard).read_into(offset, blob)
+        self.open_shard(shard).file.read_into(offset, blob)
         if checksum(blob) != expected:
             raise self._damaged(sample_id, "its checksum does not match")
         return blob
@@ -211,12 +216,12 @@ class Dataset:
                     ends = self._read_rows(np.array([first, first + rows - 1]), "records")
                     start, last = np.minimum(ends["offset"], reader.header.records_offset).tolist()
                     size_bytes = last + int(ends["blob_bytes"][1]) - start
-                    (reader.read_ahead if needed else reader.drop)(start, size_bytes)
+                    (reader.file.read_ahead if needed else reader.file.drop)(start, size_bytes)
                 first += rows
 
-    def shard_path(self, sample_id: int) -> Path:
-        """Return the file of the shard that holds a sample."""
-        return self.path / self.manifest.shards[self._locate(sample_id)[0]].name
+    def shard_path(self, sample_id: int) -> str:
+        """Return the path or URL of the shard that holds a sample."""
+        return self._files.locate(self.manifest.shards[self._locate(sample_id)[0]].name)
 
     def describe(self, sample_id: int) -> str:
         """Return e.g. ``sample 17 (n01440764/x.JPEG) in shard-00003.fds``, for messages.
@@ -279,7 +284,7 @@ class Dataset:
         while len(self._readers) >= self._readers_max:
             self._readers.popitem(last=False)[1].close()
         reader = self._readers[shard] = ProvenShard(
-            self.path,
+            self._files,
             self.manifest.shards[shard],
             shard,
             label_bytes=self.labels.stored_bytes,
@@ -288,7 +293,7 @@ class Dataset:
 
     def _damaged(self, sample_id: int, what: str) -> SampleError:
         return SampleError(
-            f"{self.describe(sample_id)} of {self.path} is damaged ({what}): run "
-            f"`feeder verify {self.path}`, then restore the shard or pack again",
+            f"{self.describe(sample_id)} of {self.where} is damaged ({what}): run "
+            f"`feeder verify {self.where}`, then restore the shard or pack again",
             sample_id,
         )

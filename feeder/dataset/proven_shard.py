@@ -6,8 +6,7 @@ file was replaced in place, when records are swapped, and when every checksum in
 right. Each record holds its blob's checksum.
 """
 
-from pathlib import Path
-
+from feeder.dataset.files import DatasetFiles
 from feeder.dataset.format import record_is_intact
 from feeder.dataset.manifest import ShardEntry
 from feeder.dataset.reader import ShardIndex, ShardReader
@@ -23,7 +22,7 @@ def compare_header(reader: ShardReader, entry: ShardEntry, number: int, label_by
     agrees = {
         "number": header.shard == number,
         "samples": header.samples == entry.samples,
-        "size": reader.file_bytes == header.file_bytes == entry.bytes,
+        "size": reader.file.size_bytes == header.file_bytes == entry.bytes,
         "labels": header.label_bytes == label_bytes or not header.samples,
         "index": f"{header.index_checksum:016x}" == entry.index_xxh3,
     }
@@ -31,16 +30,17 @@ def compare_header(reader: ShardReader, entry: ShardEntry, number: int, label_by
 
 
 class ProvenShard(ShardReader):
-    """Shard ``number`` of the dataset in ``folder``; DatasetError unless its header matches
+    """Shard ``number`` of the dataset in ``files``; DatasetError unless its header matches
     ``entry``.
 
     ``label_bytes`` is LabelSpec.stored_bytes of the dataset's labels.
     """
 
     def __init__(
-        self, folder: Path, entry: ShardEntry, number: int, *, label_bytes: int = 0
+        self, files: DatasetFiles, entry: ShardEntry, number: int, *, label_bytes: int = 0
     ) -> None:
-        super().__init__(folder / entry.name)
+        super().__init__(files.open(entry.name))
+        self._dataset = files.where
         different = compare_header(self, entry, number, label_bytes)
         if different:
             self.close()
@@ -58,7 +58,7 @@ class ProvenShard(ShardReader):
 
     def _mismatch(self, how: str) -> DatasetError:
         return DatasetError(
-            f"{self.path} does not match the manifest ({how}): run "
-            f"`feeder verify {self.path.parent}`, then restore the shard or pack again; if the "
+            f"{self.file.where} does not match the manifest ({how}): run "
+            f"`feeder verify {self._dataset}`, then restore the shard or pack again; if the "
             "dataset was packed again, restart the processes that read it"
         )

@@ -22,7 +22,13 @@ from typing import Final, Self
 
 import msgspec
 
-from feeder.dataset.manifest import MANIFEST_NAME, Manifest, canonical_json, decode_manifest
+from feeder.dataset.manifest import (
+    MANIFEST_NAME,
+    Manifest,
+    canonical_json,
+    decode_manifest,
+    load_manifest,
+)
 from feeder.disk_cache.cached import (
     IN_USE,
     OBJECTS_NAME,
@@ -219,7 +225,7 @@ def _make_files(
     manifest_path = folder / MANIFEST_NAME
     if not manifest_path.exists() or manifest_path.read_bytes() != data:
         write_output(manifest_path, data, suffix=_SUFFIX)
-    mend_presence(folder, manifest, report)
+    _mend_presence(folder, manifest, report)
     os.close(os.open(folder / OBJECTS_NAME, os.O_WRONLY | os.O_CREAT, 0o666))
     try:
         is_same = is_cached(folder) and read_origin(folder) == origin
@@ -232,7 +238,19 @@ def _make_files(
         write_output(folder / ORIGIN_NAME, encoded, suffix=_SUFFIX)
 
 
-def mend_presence(folder: Path, manifest: Manifest, report: Callable[[str], None]) -> None:
+def open_mended(cache: DiskCache, folder: Path) -> CachedDataset:
+    """Open a cached dataset, whose presence is made again if it is damaged."""
+    try:
+        return CachedDataset.open(folder)
+    except DatasetError:
+        if not is_cached(folder):
+            raise
+        with cache.locked(folder):
+            _mend_presence(folder, load_manifest(folder), _log.warning)
+        return CachedDataset.open(folder)
+
+
+def _mend_presence(folder: Path, manifest: Manifest, report: Callable[[str], None]) -> None:
     """Make the presence of a cached dataset, with nothing there, unless it has its size.
 
     In place, so that processes that have it open see the same. Its blocks are written now: a full

@@ -17,7 +17,6 @@ import logging
 import os
 import threading
 from collections.abc import Iterator, Sequence
-from itertools import pairwise
 from typing import Final
 
 import numpy as np
@@ -76,7 +75,8 @@ class Transfers:
         """Of a sample."""
         self._store = store
         self._record = record
-        self._counting = threading.Lock()
+        self._guard = threading.Lock()  # of what follows, and of counting
+        self._claimed: set[int] = set()
         self._etags: dict[int, str] = {}
         self._indexing: dict[int, threading.Lock] = {}
 
@@ -105,13 +105,13 @@ class Transfers:
     def fetch(self, piece: int, ranges: Sequence[Range]) -> bool:
         """Fetch those samples of a piece, in ``ranges``, that are missing.
 
-        False if another process is fetching the piece. Raises StoreError, DamagedError for bytes
-        that keep coming wrong, OSError for the disk.
+        False if another process, or thread, is at the piece. Raises StoreError, DamagedError for
+        bytes that keep coming wrong, OSError for the disk.
         """
-        if not self.cached.lock(FETCHING + piece):
-            return False
         wrong: list[int] = []
-        try:
+        with self._sole(piece) as is_ours:
+            if not is_ours:
+                return False
             for _ in range(ATTEMPTS):
                 try:
                     wrong = [w for part in self._split(ranges) for w in self._fetch_missing(*part)]
@@ -120,8 +120,6 @@ class Transfers:
                     continue
                 if not wrong:
                     return True
-        finally:
-            self.cached.unlock(FETCHING + piece)
         if not wrong:
             raise OSError(errno.EIO, "it does not keep what is written", str(self.cached.folder))
         raise DamagedError(
@@ -129,17 +127,14 @@ class Transfers:
             f"times with a wrong checksum: run `feeder verify {self.cached.url}`"
         )
 
-    def check(self, piece: int) -> bool | None:
+    def check(self, piece: int) -> bool:
         """Compare what is there of a piece with its checksums, and take back what is damaged.
 
-        Returns whether all was right; None if another process is fetching the piece.
+        False if another process, or thread, is at the piece.
         """
         cached = self.cached
-        if not cached.lock(FETCHING + piece):
-            return None
-        try:
-            damaged = 0
-            for shard, row, first, end in self._split([cached.range_of(piece)]):
+        with self._sole(piece) as is_ours:
+            for shard, row, first, end in self._split([cached.range_of(piece)] * is_ours):
                 there = np.flatnonzero(cached.samples_there[first:end]).tolist()
                 if not there:
                     continue
@@ -150,32 +145,43 @@ class Transfers:
                             offset, size, expected = self._blobs(file, shard, row + number, 1)[0]
                             if checksum(os.pread(file, size, offset)) != expected:
                                 cached.mark(first + number, first + number + 1, there=False)
-                                damaged += 1
                 except _IndexLostError:
                     self._forget_shard(shard)
-                    damaged += len(there)
-            return damaged == 0
-        finally:
-            cached.unlock(FETCHING + piece)
+            return is_ours
 
     def evict(self, piece: int) -> bool:
         """Free the room of a piece; False if somebody reads or fetches it. Raises OSError."""
         cached = self.cached
-        if not cached.lock(piece):
-            return False
-        try:
-            if not cached.lock(FETCHING + piece):
+        with self._sole(piece) as is_ours:
+            if not (is_ours and cached.lock(piece)):
                 return False
             try:
                 for shard, row, first, end in self._split([cached.range_of(piece)]):
                     if cached.shards_there[shard]:
                         cached.mark(first, end, there=False)
                         self._punch(shard, row, end - first)
-                return True
             finally:
-                cached.unlock(FETCHING + piece)
+                cached.unlock(piece)
+            return True
+
+    @contextlib.contextmanager
+    def _sole(self, piece: int) -> Iterator[bool]:
+        """Whether no other process or thread fetches, checks or evicts a piece; none can then."""
+        with self._guard:  # the lock of the file is the whole process's
+            is_free = piece not in self._claimed
+            if is_free:
+                self._claimed.add(piece)
+        try:
+            is_ours = is_free and self.cached.lock(FETCHING + piece)
+            try:
+                yield is_ours
+            finally:
+                if is_ours:
+                    self.cached.unlock(FETCHING + piece)
         finally:
-            cached.unlock(piece)
+            if is_free:
+                with self._guard:
+                    self._claimed.discard(piece)
 
     # --- Blobs ----------------------------------------------------------------------------------
 
@@ -210,26 +216,37 @@ class Transfers:
             until = blobs[stop - 1][0] + blobs[stop - 1][1]
             write_at(file, data[blobs[good][0] - start : until - start], blobs[good][0])
             self.cached.mark(first + good, first + stop, there=True)
-        with self._counting:
-            self._record.blobs += int(right.sum())
-            self._record.damaged += rows - int(right.sum())
-        yield from (first + np.flatnonzero(~right)).tolist()
+        wrong = np.flatnonzero(~right).tolist()
+        with self._guard:
+            self._record.blobs += rows - len(wrong)
+            self._record.damaged += len(wrong)
+        if wrong:
+            self._check_records(file, shard, row, rows)
+        yield from (first + number for number in wrong)
 
     def _blobs(self, file: int, shard: int, row: int, rows: int) -> list[tuple[int, int, int]]:
-        """Return offset, size and checksum of the blobs of rows, from records that are intact."""
+        """Return offset, size and checksum of the blobs of rows, which are in order.
+
+        Their records are as they were written as long as these agree with the blobs.
+        """
         limit = self._records_offset(file, shard)
-        data = memoryview(os.pread(file, rows * RECORD_BYTES, limit + row * RECORD_BYTES))
-        parts = [data[i : i + RECORD_BYTES] for i in range(0, len(data), RECORD_BYTES)]
-        if len(data) < rows * RECORD_BYTES or not all(map(record_is_intact, parts)):
-            raise _IndexLostError(shard)
+        data = os.pread(file, rows * RECORD_BYTES, limit + row * RECORD_BYTES)
         records = np.frombuffer(data, RECORD)
         blobs: list[tuple[int, int, int]] = records[["offset", "blob_bytes", "checksum"]].tolist()
         ends = [HEADER_BYTES, *(offset + size for offset, size, _ in blobs)]
         if any(blob[0] < end for blob, end in zip(blobs, ends, strict=False)) or ends[-1] > limit:
+            self._check_records(file, shard, row, rows)
             raise DamagedError(
                 f"{self._where(shard)} has records whose blobs overlap: pack the source again"
             )
         return blobs
+
+    def _check_records(self, file: int, shard: int, row: int, rows: int) -> None:
+        at = self._records_offset(file, shard) + row * RECORD_BYTES
+        records = os.pread(file, rows * RECORD_BYTES, at)
+        starts = range(0, len(records), RECORD_BYTES)
+        if not all(record_is_intact(records[i : i + RECORD_BYTES]) for i in starts):
+            raise _IndexLostError(shard)
 
     def _punch(self, shard: int, row: int, rows: int) -> None:
         try:
@@ -240,12 +257,12 @@ class Transfers:
             self._forget_shard(shard)
 
     def _read(self, shard: int, start: int, size: int, etag: str) -> Fetched:
-        with self._counting:
+        with self._guard:
             self._record.requests += 1
         name = self.cached.manifest.shards[shard].name
         assert self._store is not None, "there is a store to fetch from"
         fetched = self._store.read(name, start, size, etag=etag)
-        with self._counting:
+        with self._guard:
             self._record.fetched_bytes += size
         return fetched
 
@@ -293,7 +310,7 @@ class Transfers:
         except StoreError:
             raise
         except DatasetError as error:
-            with self._counting:
+            with self._guard:
                 self._record.damaged += 1
             if is_last:
                 raise DamagedError(str(error)) from None
@@ -378,8 +395,10 @@ class Transfers:
 
 def runs_of(flags: NDArray[np.bool_]) -> list[Range]:
     """Return the runs of true ``flags`` (n,): first and end of each."""
-    edges = np.flatnonzero(np.diff(flags, prepend=False, append=False))
-    return [(a, b) for a, b in list(pairwise(edges.tolist()))[::2]]
+    padded = np.zeros(len(flags) + 2, np.bool_)
+    padded[1:-1] = flags
+    edges = np.flatnonzero(padded[1:] != padded[:-1]).tolist()
+    return list(zip(edges[::2], edges[1::2], strict=True))
 
 
 def punch_hole(file: int, offset: int, size: int) -> None:

@@ -112,7 +112,7 @@ def describe_dataset(dataset: Dataset, *, is_cached: bool = False) -> ServedData
         or total_bytes > MAX_CLASSES_BYTES
     ):
         raise DatasetError(
-            f"{dataset.path} cannot be served: {len(classes):,} class names of up to {longest:,} "
+            f"{dataset.where} cannot be served: {len(classes):,} class names of up to {longest:,} "
             f"characters, {total_bytes / 1e6:.1f} MB in all; the limits are {MAX_CLASSES:,} "
             f"of {MAX_TEXT_CHARACTERS:,}, {MAX_CLASSES_BYTES / 1e6:.1f} MB in all: pack it with "
             "shorter names"

@@ -5,10 +5,8 @@
     LetGo        ─► pieces unpinned
 
 While a piece is pinned no process evicts it, so what is there stays there for as long as a worker
-may read it. Two batches of a window pin the same pieces: they are counted here. Beside what it
-needs now, each batch tells the fetcher what the next one of its lane needs, and what none does any
-more; these are hints, and lost with the connection. A fetcher that ends is connected to again, and
-asked again for all that is outstanding.
+may read it. Two batches of a window pin the same pieces: they are counted here. A fetcher that ends
+is connected to again, and asked again for all that is outstanding.
 
 A batch that another feeder owns is drawn from pieces that this host does not need: its samples
 are fetched alone. So are leftovers, and those of a lane that is permuted as a whole, whose batches
@@ -29,16 +27,14 @@ from numpy.typing import NDArray
 from feeder.disk_cache.cached import CachedDataset
 from feeder.disk_cache.messages import (
     Absent,
-    Ahead,
-    Behind,
     Doubt,
     FetcherToNode,
     Forget,
     Here,
     NodeToFetcher,
-    Owned,
     Want,
 )
+from feeder.node.hints import Hints, Range
 from feeder.node.polling import PollSet
 from feeder.plan.epoch import EpochPlan, ShardLayout
 from feeder.plan.recipe import Recipe
@@ -52,7 +48,6 @@ RECONNECT_S: Final = 0.2
 _RANGES_MAX: Final = 4096
 """In a message: more single samples than these are asked for as whole pieces."""
 
-Range = tuple[int, int]
 _Report = Callable[[list[SamplesFetched], float], None]
 
 _log = logging.getLogger(__name__)
@@ -95,7 +90,7 @@ class Fetches:
         self._channel: Channel[NodeToFetcher, FetcherToNode] | None = None
         self._fetches: dict[int, _Fetch] = {}
         self._pins: Counter[tuple[str, int]] = Counter()
-        self._owned: dict[int, tuple[str, dict[int, Range]]] = {}  # lanes, by session
+        self._hints = Hints(self._send)
         self._plan = functools.lru_cache(64)(_plan_epoch)
 
     @property
@@ -121,7 +116,7 @@ class Fetches:
         if not is_there:
             self._ask(batch.fetch, fetch)
         if not batch.is_unowned:
-            self._hint(session, plan, batch.index)
+            self._hints.give(session, plan, batch.index)
         return [SamplesFetched(batch.fetch)] if is_there else []
 
     def check(self, number: int, chunk: PendingChunk) -> None:
@@ -152,9 +147,7 @@ class Fetches:
         """Forget what belongs to a session whose slots are closed."""
         for left in [n for n, fetch in self._fetches.items() if fetch.session == number]:
             self.let_go(left)
-        dataset, _ = self._owned.pop(number, ("", {}))
-        if dataset:
-            self._send_owned(dataset)
+        self._hints.end_session(number)
 
     def run_due(self, now_s: float) -> None:
         """Connect, and ask for all that is outstanding."""
@@ -169,8 +162,7 @@ class Fetches:
         self._channel = Channel(end, FetcherToNode)
         self._poll_set.add(self._channel.fileno(), self._read)
         self.deadline_s = float("inf")
-        for dataset in self._datasets:
-            self._send_owned(dataset)
+        self._hints.repeat()
         for number, fetch in self._fetches.items():
             if fetch.is_waiting:
                 self._ask(number, fetch)
@@ -207,7 +199,7 @@ class Fetches:
         ranges = () if fetch.is_whole else find_runs(np.unique(fetch.sample_ids))
         is_whole = fetch.is_whole or len(ranges) > _RANGES_MAX
         if is_whole:
-            ranges = dataset.ranges_of(dataset.pieces_of(fetch.sample_ids))
+            ranges = dataset.ranges_of(dataset.pieces_of(fetch.sample_ids).tolist())
         self._send(Want(number, fetch.dataset, ranges, is_whole))
 
     def _read(self, now_s: float) -> None:
@@ -254,29 +246,6 @@ class Fetches:
         self._poll_set.remove(self._channel.fileno())
         self._channel.close()
         self._channel = None
-
-    # --- Hints ----------------------------------------------------------------------------------
-
-    def _hint(self, session: Session, plan: EpochPlan, index: int) -> None:
-        """Tell the fetcher what the batches after this one need, and what none does any more."""
-        name, lane = session.dataset, plan.lane(index)
-        _, lanes = self._owned.setdefault(session.number, (name, {}))
-        if lane is not None and lane not in lanes:
-            lanes[lane] = plan.lane_range(lane)
-            self._send_owned(name)
-            if plan.draws_whole_lanes:
-                self._send(Ahead(name, (lanes[lane],)))
-        if ahead := plan.pieces_ahead(index):
-            self._send(Ahead(name, tuple(ahead)))
-        if behind := plan.pieces_behind(index):
-            self._send(Behind(name, tuple(behind)))
-
-    def _send_owned(self, name: str) -> None:
-        lanes: set[Range] = set()
-        for dataset, ranges in self._owned.values():
-            if dataset == name:
-                lanes.update(ranges.values())
-        self._send(Owned(name, tuple(sorted(lanes))))
 
     def _plan_of(self, session: Session, epoch: int) -> EpochPlan:
         hello = session.hello

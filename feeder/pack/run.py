@@ -21,28 +21,37 @@ from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from feeder.dataset.files import Location
 from feeder.dataset.manifest import MANIFEST_NAME, Manifest, load_manifest, samples_in_shard
-from feeder.errors import ConfigError, DatasetError
+from feeder.errors import ConfigError, DatasetError, SourceChangedError, StoreError
 from feeder.jpeg.libraries import library_warnings
 from feeder.pack.classes import ClassPlan, plan_classes
-from feeder.pack.containers import check_labels, check_source, is_image, list_source, stamp_labels
+from feeder.pack.containers import (
+    check_labels,
+    check_source,
+    find_spec,
+    is_image,
+    list_source,
+    stamp_labels,
+)
 from feeder.pack.items import SourceItems, check_names, merge_lists, write_items
 from feeder.pack.label_reading import LabelReading, read_labels
 from feeder.pack.label_words import describe_labels, label_warnings
 from feeder.pack.options import PackOptions, TooManyBadImages
-from feeder.pack.part import Setup, Task
+from feeder.pack.part import READS_AT_ONCE, Setup, Task
 from feeder.pack.progress import ProgressLine
 from feeder.pack.publish import count_classes, publish_parts, read_quarantine
 from feeder.pack.split import Selection, select_items
 from feeder.pack.spool import refuse_spool
 from feeder.pack.task_pool import RunTasks, run_tasks
 from feeder.pack.work_folder import (
+    OtherPackingError,
     PartResult,
     QuarantineEntry,
     WorkFolder,
@@ -52,7 +61,7 @@ from feeder.pack.work_folder import (
 )
 from feeder.process.output_file import explain_disk_errors, is_inside
 from feeder.process.path_text import path_from_text, path_to_text, printable
-from feeder.source.location.storage import SourceChangedError
+from feeder.process.punched_file import can_punch
 from feeder.source.recognise import recognise
 from feeder.source.source import SourceSpec
 from feeder.survey.numbers import plural
@@ -67,17 +76,17 @@ class PackSummary:
 
     manifest: Manifest
     quarantine: tuple[QuarantineEntry, ...]
-    lost_classes: tuple[str, ...]
+    lost_classes: tuple[str, ...] = ()
     """Classes with every image quarantined; they keep their label."""
-    empty_classes: int
+    empty_classes: int = 0
     """Classes without an image in the source; they keep their label."""
-    labels_read: str
+    labels_read: str = "as an earlier run reported"
     """How labels were read: "12 classes by number (column label)"."""
-    hidden: int
+    hidden: int = 0
     """Files and folders of the source with names that begin with a dot."""
-    packed_files: int
+    packed_files: int = 0
     """By this run; earlier runs finished the others."""
-    packed_bytes: int
+    packed_bytes: int = 0
     seconds: float
 
 
@@ -105,7 +114,7 @@ def pack_dataset(
     spec = spec or recognise(location, **options.reading)
     if known is not None:
         spec = msgspec.structs.replace(spec, may_lack_images=True)
-    for container in spec.containers if spec.is_loose else ():
+    for container in spec.containers if spec.is_loose and not spec.is_remote else ():
         if is_inside(destination, path_from_text(container)):
             raise ConfigError(
                 f"{destination} is inside the source {printable(container)}: give a folder outside"
@@ -118,34 +127,61 @@ def pack_dataset(
         with WorkFolder(destination) as work:
             work.lock()
             refuse_spool(work, spec)
+            if spec.is_fetched and work.is_begun:
+                known_spec, is_complete = (
+                    find_spec(work.path),
+                    (destination / MANIFEST_NAME).exists(),
+                )
+                if known_spec != spec and not (is_complete and known_spec is None):
+                    # Lists cannot be made again of copies whose images were given back.
+                    raise OtherPackingError(
+                        f"{destination} holds the beginning of a packing of another source, or "
+                        "with other options for it: run the command that began it to resume it, "
+                        f"or remove {destination} to start over"
+                    )
+                if is_complete:  # and copies may be gone
+                    work.remove()
+                    return _summarise(destination, began_s)
             try:
                 plan, packed = _pack_into(work, spec, options, known, run or run_tasks, progress)
             except (ConfigError, DatasetError) as error:
-                # Other options may still pack a spool, and lists where too many images are bad.
-                if spec.kind != "samples" and not isinstance(error, TooManyBadImages):
+                # Other options may still pack a spool, and lists where too many images are bad;
+                # what was fetched is used again.
+                is_kept = isinstance(error, (TooManyBadImages, StoreError)) or spec.is_fetched
+                if spec.kind != "samples" and not is_kept:
                     work.abandon()
                 if is_new and not any(destination.iterdir()):
                     destination.rmdir()
                 if isinstance(error, SourceChangedError):
                     remedy = f"{_WAIT}; if that refuses to resume, remove {destination} first"
                     raise SourceChangedError(error.change, remedy) from None
+                if isinstance(error, StoreError):
+                    raise StoreError(error.kind, f"{error}; then {_REMEDY}") from None
                 raise
             manifest = load_manifest(destination)
             listed, there = plan.class_counts, count_classes(destination, manifest)
             lost = np.flatnonzero((listed > 0) & (there == 0)) if len(listed) else ()
             hidden = sum(each.listed.hidden for each in plan.items.lists)
             work.remove()
-        return PackSummary(
-            manifest=manifest,
-            quarantine=tuple(read_quarantine(destination)),
+        return _summarise(
+            destination,
+            began_s,
             lost_classes=tuple(plan.classes.classes[number] for number in lost),
             empty_classes=int((listed == 0).sum()),
             labels_read=plan.labels_read,
             hidden=hidden,
             packed_files=packed["count"],
             packed_bytes=packed["bytes"],
-            seconds=time.monotonic() - began_s,
         )
+
+
+def _summarise(destination: Path, began_s: float, **facts: Any) -> PackSummary:
+    return PackSummary(
+        manifest=load_manifest(destination),
+        quarantine=tuple(read_quarantine(destination)),
+        seconds=time.monotonic() - began_s,
+        **facts,
+    )
 
 
 def _pack_into(
@@ -170,7 +206,7 @@ def _pack_into(
     return plan, packed
 
 
-def load_known(dataset: Path | None) -> Manifest | None:
+def load_known(dataset: Location | None) -> Manifest | None:
     """Load the manifest of the dataset whose classes to take, if any."""
     try:
         return None if dataset is None else load_manifest(dataset)
@@ -299,7 +335,10 @@ def _pack_unfinished(
     state, destination = plan.state, work.path.parent
     finished = [result for result in results if result is not None]
     done = sum(result.files for result in finished)
-    needed = state.source_bytes * (state.files - done) // state.files
+    # A part's copies give their room back when it is packed.
+    copied = sum(each.listed.bytes for each in plan.items.lists if each.listed.is_copied)
+    new_bytes = state.source_bytes - (copied if can_punch(work.path) else 0)
+    needed = max(0, new_bytes) * (state.files - done) // state.files
     warn_of_small_disk(destination, needed, progress)
     if done:
         progress.note(f"resuming: {done:,} of {state.files:,} files are packed already")
@@ -317,6 +356,7 @@ def _pack_unfinished(
         conversion=state.conversion,
         label_bytes=state.labels.stored_bytes,
         strict=options.strict,
+        reads_at_once=max(1, READS_AT_ONCE // options.jobs),
     )
     progress.begin("packing", "images", state.files, done)
     try:

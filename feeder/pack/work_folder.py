@@ -35,6 +35,7 @@ from feeder.process.path_text import path_to_text, printable
 from feeder.process.regular_file import read_regular
 
 STATE_NAME: Final = "state.json"
+SPEC_NAME: Final = "source.json"
 _VERSION: Final = 7
 _UNFINISHED: Final = re.compile(
     r"(manifest\.json|\w+\.jsonl|survey\.html|shard-\d+\.fds)\.\d+\.tmp"
@@ -213,7 +214,7 @@ class WorkFolder:
     def remove(self) -> None:
         """Remove the folder, its state last, once the dataset is complete."""
         for path in self.path.iterdir():
-            if path.name != STATE_NAME:
+            if path.name not in (STATE_NAME, SPEC_NAME):
                 path.unlink()
         shutil.rmtree(self.path)
 

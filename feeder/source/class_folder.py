@@ -9,7 +9,6 @@ splits: where it seems so, it is an error unless the spec takes all splits.
 
 import os
 from collections.abc import Collection, Iterator
-from pathlib import Path
 from typing import Final
 
 from feeder.errors import ConfigError, DatasetError
@@ -66,16 +65,14 @@ class ClassFolder(LooseFiles):
 
     def _warn_of_training_set(self, classes: list[str], listing: ItemListing) -> None:
         """Note a training set beside this one that has other classes: labels would be shifted."""
-        above, name = os.path.split(self._root)
+        above, name = os.path.split(self._root.rstrip(b"/"))
         try:
-            beside = [decode_name(entry.name) for entry in os.scandir(above) if is_folder(entry)]
-            training = pair_splits(beside).get(decode_name(name))
+            training = pair_splits(_list_folders(above)).get(decode_name(name))
             if training is None:
                 return
-            entries = list(os.scandir(os.path.join(above, encode_name(training))))
-        except OSError:  # what cannot be listed is not packed either
+            others = {*_list_folders(os.path.join(above, encode_name(training)))}
+        except DatasetError:  # what cannot be listed is not packed either
             return
-        others = {decode_name(entry.name) for entry in entries if is_folder(entry)}
         differing = {each for each in others ^ {*classes} if not each.startswith(".")}
         if others and differing:
             first = min(differing)
@@ -110,7 +107,7 @@ class ClassFolder(LooseFiles):
         files = 0
         has_image = has_own_image = False
         folders: set[str] = set()
-        for file in self.walk(name, listing):
+        for file, state in self.walk(name, listing):
             files += 1
             if not first or (has_image_suffix(file) and not has_image_suffix(first)):
                 first = file
@@ -121,7 +118,7 @@ class ClassFolder(LooseFiles):
             if not is_known and sniff_file(self.path(file)) is not None:
                 has_image = True
                 has_own_image = has_own_image or not is_below
-            self.add(file, name, listing)
+            self.add(file, name, listing, state)
         if not has_image and (files or not self._spec.may_lack_images):
             raise DatasetError(self._describe_empty(name, first, files))
         splits = find_splits(sorted(folders))
@@ -137,12 +134,20 @@ class ClassFolder(LooseFiles):
         shown = show_path(self.path(name))
         if not files:
             return f"class folder {shown} holds no images: add some or remove the folder"
-        what = describe_file(Path(os.fsdecode(self.path(first))))
+        what = describe_file(decode_name(self.path(first)))
         others = f"{files:,} other files" if files > 1 else "1 other file"
         return (
             f"class folder {shown} holds no images, only {others}; "
             f"{printable(first.rpartition('/')[2])} {what}; add some or remove the folder"
         )
+
+
+def _list_folders(folder: bytes) -> list[str]:
+    """Return the folders in a folder; none above a bucket."""
+    if folder.endswith(b":/"):
+        return []
+    entries = scan_folder(folder, "folder")
+    return [decode_name(entry.name) for entry in entries if is_folder(entry)]
 
 
 def _name_two(names: Collection[str]) -> str:

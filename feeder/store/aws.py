@@ -36,7 +36,7 @@ def open_profile() -> "Session":
 
 
 def find_aws() -> Found:
-    """Return credentials, asked for anew; StoreError, ConfigError."""
+    """Return fresh credentials; StoreError, ConfigError."""
     from botocore.exceptions import BotoCoreError, ClientError, HTTPClientError
 
     try:
@@ -65,7 +65,7 @@ def find_aws() -> Found:
 
 
 def _find_expiry_s(credentials: Any) -> float | None:
-    """Return when they expire; botocore says only whether that is within some seconds."""
+    """Return when they expire: by bisection: botocore reports only whether within N s."""
     now_s = time.time()
     if not hasattr(credentials, "refresh_needed") or not credentials.refresh_needed(_LIFE_MAX_S):
         return None

@@ -1,7 +1,7 @@
-"""One bucket or prefix of a store: ranges are read, objects looked at and listed.
+"""One bucket or prefix of a store: reads ranges of objects, looks at objects, lists them.
 
-The library underneath is obstore. Its own retries are off, so that each is counted with its reason:
-what may pass is tried again, with exponential backoff, as long as the store's patience lasts.
+obstore makes the requests. Its own retries are off, so that each retry is counted with its reason:
+transient faults are retried here, with exponential backoff and jitter.
 """
 
 import random
@@ -56,7 +56,8 @@ class Store:
         """Open it, without a request; ConfigError if obstore is missing or the environment wrong.
 
         ``on_retry`` gets the reason of each request that is made again, a StoreError's kind, and
-        "credentials" for a refresh of them that failed. No retry starts after ``patience_s``.
+        "credentials" for a refresh of them that failed; from any thread that uses the store. No
+        retry starts after ``patience_s``.
         """
         self.address = address
         self._on_retry = on_retry
@@ -94,7 +95,8 @@ class Store:
 
         def get() -> Fetched:
             result = obstore.get(self._objects, name, options=options)
-            whole_bytes, answered_etag = result.meta["size"], result.meta["e_tag"] or ""
+            meta = result.meta  # made at each use
+            whole_bytes, answered_etag = meta["size"], meta["e_tag"] or ""
             if etag and answered_etag != etag:
                 raise store_error("changed", where, f"ETag {answered_etag}, not {etag}")
             end = whole_bytes if size is None else start + size

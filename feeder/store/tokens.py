@@ -1,7 +1,7 @@
 """Tokens of Google Cloud and Azure, where a service has to be asked for them again and again.
 
-obstore asks the same services, but cannot go on with a token that it failed to refresh, nor does it
-say when it expires. Keys, SAS and files of service accounts need no refresh and are left to it.
+obstore asks the same services, but fails every request once a refresh fails, and does not expose
+the expiry. Keys, SAS and service account files need no refresh and are left to it.
 """
 
 import json

@@ -74,7 +74,7 @@ def read_facts(dataset: Dataset) -> Facts:
         if inconsistent is not None:
             raise DatasetError(
                 f"the record of {dataset.describe(piece.start + inconsistent)} contradicts itself: "
-                f"run `feeder verify {dataset.path}`, then restore the shard or pack again"
+                f"run `feeder verify {dataset.where}`, then restore the shard or pack again"
             )
         for name in ("width", "height", "blob_bytes"):
             facts.sizes[name][piece] = records[name]

@@ -221,7 +221,7 @@ class ChunkFiller:
 
     def shard_path(self, session: int, sample_id: int) -> str:
         """The file that holds a sample of an open session."""
-        return str(self._dataset(self._sessions[session].opened.dataset).shard_path(sample_id))
+        return self._dataset(self._sessions[session].opened.dataset).shard_path(sample_id)
 
     def _open_dataset(self, name: str) -> Dataset:
         """Open a dataset; DatasetError if its fingerprint differs."""

@@ -10,7 +10,7 @@ from bench.report import Result, single
 from bench.store import run as store
 from bench.store.alone import download
 from bench.store.scene import NAME
-from tests.support.stores import loopback_store
+from tests.support.loopback_stores import loopback_store
 
 ROWS = {
     row.name: row

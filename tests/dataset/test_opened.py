@@ -263,7 +263,7 @@ def large(tmp_path: Path) -> Iterator[Dataset]:
     samples = [Sample(name=f"s{number}", tiled=tiled_image(800, 600)) for number in range(60)]
     write_set(tmp_path / "large", samples, classes=("one",), shards=3)
     with Dataset.open(tmp_path / "large") as opened:
-        for path in sorted(opened.path.glob("*.fds")):
+        for path in sorted(Path(opened.where).glob("*.fds")):
             with path.open("rb") as file:
                 os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
             if _resident_share(path, 0, path.stat().st_size):
@@ -277,7 +277,7 @@ def test_advice_reads_ranges_of_samples_ahead_and_drops_them(large: Dataset) -> 
     ends = offsets + records["blob_bytes"].astype(int)
 
     def share(first: int, end: int) -> float:
-        path = large.shard_path(first)
+        path = Path(large.shard_path(first))
         return _resident_share(path, int(offsets[first]), int(ends[end - 1]))
 
     large.advise([(15, 45), (50, 52)], needed=True)
@@ -296,10 +296,10 @@ def test_advice_about_samples_that_cannot_be_read_is_ignored(
 ) -> None:
     with Dataset.open(damaged) as dataset:
         everything = [(0, dataset.layout.samples)]
-        path = dataset.shard_path(0)
+        path = Path(dataset.shard_path(0))
         content = path.read_bytes()
         path.write_bytes(content[:-1])
-        dataset.shard_path(_IMAGES - 1).unlink()
+        Path(dataset.shard_path(_IMAGES - 1)).unlink()
         for needed in (True, False):
             dataset.advise(everything, needed=needed)
         with pytest.raises(DatasetError, match="is truncated"):

@@ -80,20 +80,29 @@ def serve_store(folder: Path) -> Iterator[WebStore]:
             if fault.isdecimal():
                 self._refuse(int(fault))
                 return
-            if fault == "hold":
-                store.held += 1
+            if fault != "hold":
+                self._send(path, first, end, size, etag, fault, is_part=match is not None)
+                return
+            store.held += 1
+            try:
                 store._released.wait(60)
+                self._send(path, first, end, size, etag, "", is_part=match is not None)
+            finally:
                 store.held -= 1
+
+        def _send(
+            self, path: Path, first: int, end: int, size: int, etag: str, fault: str, is_part: bool
+        ) -> None:
             with path.open("rb") as file:
                 file.seek(first)
                 data = bytearray(file.read(end - first))
             if fault == "wrong":
                 data[len(data) // 2] ^= 1
-            self.send_response(206 if match else 200)
+            self.send_response(206 if is_part else 200)
             self.send_header("Content-Length", str(len(data)))
             self.send_header("ETag", etag)
             self.send_header("Accept-Ranges", "bytes")
-            if match:
+            if is_part:
                 self.send_header("Content-Range", f"bytes {first}-{end - 1}/{size}")
             self.end_headers()
             if fault in ("reset", "short"):
@@ -101,7 +110,8 @@ def serve_store(folder: Path) -> Iterator[WebStore]:
                 self.close_connection = True
                 return
             if fault != "wrong":
-                store.requests.append((name, first, end))  # before the client can see the end
+                # before the client can see the end
+                store.requests.append((path.name, first, end))
             self.wfile.write(data)
 
         def _refuse(self, status: int) -> None:

@@ -1,26 +1,12 @@
-"""``feeder.store`` with the stores of three clouds: listed, read, changed, refused."""
-
-from collections.abc import Iterator
+"""``feeder.store`` with Azure and Google Cloud Storage: listed, read, changed, refused."""
 
 import pytest
 
 from feeder.errors import StoreError
 from feeder.store.address import StoreAddress
 from feeder.store.client import Store
-from tests.stores import emulators
+from tests.stores.conftest import DATA
 from tests.stores.emulators import Emulator
-
-DATA = bytes(range(256)) * 1_000
-
-
-@pytest.fixture(scope="module", params=["moto", "azurite", "fake_gcs"])
-def emulator(request: pytest.FixtureRequest) -> Iterator[Emulator]:
-    with getattr(emulators, request.param)() as running:
-        running.put("set/shard-00000.fds", DATA)
-        running.put("set/manifest.json", b"{}")
-        running.put("set/more/a b+c.jpg", b"of a folder")
-        running.put("settings", b"of no folder")
-        yield running
 
 
 @pytest.fixture

@@ -1,7 +1,6 @@
-"""The stores of three clouds on the loopback address: moto, azurite and fake-gcs-server.
+"""Azure's store and Google's on the loopback address: azurite and fake-gcs-server, from .stores.
 
-`make test-stores` installs the two that are no package of ours into .stores. An emulator has one
-bucket; processes with the variables ``environ`` read it as SCHEME://BUCKET.
+An emulator has one bucket; processes with the variables ``environ`` read it as SCHEME://BUCKET.
 """
 
 import base64
@@ -23,7 +22,6 @@ from bench.daemon import free_port
 from bench.line_process import await_port, dying_with_us, start_process, stop_process
 from tests.support.raw_client import DEADLINE_S
 from tests.support.sources import REPOSITORY
-from tests.support.stores import S3_ENVIRON, moto_store
 
 BUCKET: Final = "bucket"
 INSTALLED: Final = REPOSITORY / ".stores"
@@ -34,10 +32,6 @@ AZURE_KEY: Final = (
     "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw=="
 )
 _AZURE_VERSION: Final = "2021-08-06"
-_SIGNED: Final = {
-    "Authorization": "AWS4-HMAC-SHA256 Credential=a/20260101/us-east-1/s3/aws4_request"
-}
-"""For moto, which checks no signature but refuses some requests without one."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,15 +47,12 @@ class Emulator:
 
     def put(self, name: str, data: bytes) -> None:
         """Add or replace an object of the bucket."""
-        match self.scheme:
-            case "s3":
-                self.request("PUT", f"/{BUCKET}/{quote(name)}", data, _SIGNED)
-            case "gs":
-                path = f"/upload/storage/v1/b/{BUCKET}/o?uploadType=media&name={quote(name, '')}"
-                self.request("POST", path, data)
-            case _:
-                path = f"/{AZURE_ACCOUNT}/{BUCKET}/{quote(name)}"
-                self.request("PUT", path, data, {"x-ms-blob-type": "BlockBlob"})
+        if self.scheme == "gs":
+            path = f"/upload/storage/v1/b/{BUCKET}/o?uploadType=media&name={quote(name, '')}"
+            self.request("POST", path, data)
+        else:
+            path = f"/{AZURE_ACCOUNT}/{BUCKET}/{quote(name)}"
+            self.request("PUT", path, data, {"x-ms-blob-type": "BlockBlob"})
 
     def put_folder(self, prefix: str, folder: Path) -> None:
         for path in sorted(folder.iterdir()):
@@ -77,15 +68,6 @@ class Emulator:
             connection.request(method, target, body, headers)
             answer = connection.getresponse()
             assert answer.status < 300, (answer.status, answer.read())
-
-
-@contextmanager
-def moto() -> Iterator[Emulator]:
-    with moto_store() as port:
-        environ = S3_ENVIRON | {"AWS_ENDPOINT_URL": f"http://127.0.0.1:{port}"}
-        emulator = Emulator(scheme="s3", port=port, environ=environ)
-        emulator.request("PUT", f"/{BUCKET}", more=_SIGNED)
-        yield emulator
 
 
 @contextmanager

@@ -175,7 +175,7 @@ class Daemon(DaemonProcess):
 
 
 def serve(
-    packed: Path,
+    packed: Path | str,
     *more: str | Path,
     bind: str = "tcp://127.0.0.1:0",
     workers: int = 2,
