@@ -16,7 +16,7 @@ import queue
 import threading
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -37,6 +37,7 @@ from feeder.disk_cache.messages import (
     Ranges,
     Want,
 )
+from feeder.disk_cache.peers import Peers
 from feeder.disk_cache.room import Eviction, Room, Served
 from feeder.disk_cache.transfers import Transfers
 from feeder.disk_cache.wants import Key, Task, Wants, split_pieces
@@ -44,6 +45,7 @@ from feeder.disk_cache.windows import Windows
 from feeder.errors import DatasetError, ProtocolError, StoreError
 from feeder.metrics.records import StoreRecord
 from feeder.process.backoff import Backoff
+from feeder.security.keys import ClientKeys
 from feeder.store.address import StoreAddress
 from feeder.store.client import Store
 
@@ -51,6 +53,8 @@ PIECES_MAX: Final = 8
 """Transfers of pieces at a time: as fast as any number, with the least processor time."""
 BLOBS_MAX: Final = 64
 """Transfers of single samples at a time: they wait for the store most of the time."""
+ASKS_MAX: Final = 4
+"""Wants for which peers are asked at a time. Each holds 16 MiB at most."""
 PATIENCE_S: Final = 30.0
 
 _POSTPONED_S: Final = 0.05
@@ -136,9 +140,15 @@ class Fetcher:
         self._room = Room(cache, budget_bytes)
         self._measured_at_s = 0.0
         self._results: deque[Callable[[], None]] = deque()
-        self._pieces, self._blobs, self._chores = (
-            _Threads(most, self._results, self.wake_fd) for most in (PIECES_MAX, BLOBS_MAX, 1)
+        self._pieces, self._blobs, self._asks, self._chores = (
+            _Threads(most, self._results, self.wake_fd)
+            for most in (PIECES_MAX, BLOBS_MAX, ASKS_MAX, 1)
         )
+        self._peers: Peers | None = None
+        # By connection and number: the Wants that peers are to be asked for, and are asked for.
+        self._to_ask: dict[tuple[int, int], Want] = {}
+        self._asking: dict[tuple[int, int], Want] = {}
+        self._asked_bytes = 0
         self._in_flight: dict[Key, int] = {}  # expected bytes
         self._postponed: list[tuple[float, Task]] = []
         self._pauses: dict[str, tuple[Backoff, float]] = {}  # of a dataset's aheads, until when
@@ -146,17 +156,25 @@ class Fetcher:
         self._is_evicting = False
         self._stuck_until_s = {True: 0.0, False: 0.0}  # evictions with and without windows
 
+    def follow_peers(self, listed: Sequence[str], name: str, keys: ClientKeys | None) -> None:
+        """Ask the feeders of a list before the store, as ``Peers`` does; ConfigError."""
+        contents = frozenset(t.cached.manifest.content for t in self._datasets.values())
+        self._peers = Peers(listed, name, keys, contents, self.record)
+
     # --- The caller's side ------------------------------------------------------------------------
 
     def handle(self, client: int, message: NodeToFetcher) -> None:
         """Take a message of a connection; ProtocolError if it names what is not there."""
         match message:
-            case Want(number, dataset, ranges, whole):
+            case Want(number, dataset, ranges):
                 self._check(dataset, ranges)
-                now_s = time.monotonic()
-                self._wants.want(client, number, dataset, ranges, now_s, whole=whole)
+                self._forget(client, number)
+                if message.lanes and self._peers and self._datasets[dataset].find_missing(ranges):
+                    self._to_ask[client, number] = message
+                else:
+                    self._want(client, message)
             case Forget(number):
-                self._wants.forget(client, number)
+                self._forget(client, number)
             case Ahead(dataset, ranges):
                 parts = split_pieces(ranges, self._check(dataset, ranges).piece)
                 self._windows.enter(client, dataset, parts)
@@ -174,6 +192,9 @@ class Fetcher:
     def disconnect(self, client: int) -> None:
         """Forget all of a connection that has ended."""
         self._wants.forget_all(client)
+        for wants in (self._to_ask, self._asking):
+            for key in [key for key in wants if key[0] == client]:
+                del wants[key]
         self._leave(self._windows.disconnect(client))
 
     def run(self) -> list[tuple[int, FetcherToNode]]:
@@ -190,6 +211,7 @@ class Fetcher:
         if now_s - self._measured_at_s >= _MEASURE_S:
             self._measured_at_s = now_s
             self._chores.start(self._room.measure, self._log_trouble)
+        self._ask_peers(now_s)
         self._start_transfers(now_s)
         excess = self._room.used_bytes - self._room.budget_bytes
         if excess > 0 and self._stuck_until_s[False] <= now_s:
@@ -204,13 +226,56 @@ class Fetcher:
     @property
     def is_idle(self) -> bool:
         """Whether nothing is in flight that a message would not begin."""
-        return not (self._in_flight or self._is_evicting or self._postponed)
+        is_asking = self._to_ask or self._asked_bytes
+        return not (self._in_flight or self._is_evicting or self._postponed or is_asking)
 
     def close(self) -> None:
         """Close the datasets; transfers in flight are abandoned."""
         os.close(self.wake_fd)
+        if self._peers is not None:
+            self._peers.close()
         for transfers in self._datasets.values():
             transfers.cached.close()
+
+    # --- Peers ------------------------------------------------------------------------------------
+
+    def _ask_peers(self, now_s: float) -> None:
+        """Have peers send what Wants of their lanes miss; the rest is fetched after that."""
+        while self._to_ask and self._asks.busy < self._asks.most and self._peers is not None:
+            key, want = next(iter(self._to_ask.items()))
+            transfers = self._datasets[want.dataset]
+            expected = transfers.missing_bytes(want.ranges)
+            if not self._has_room(expected, True, now_s):
+                return
+            self._asking[key] = self._to_ask.pop(key)
+            self._asked_bytes += expected
+            work = partial(self._peers.fetch, transfers, want)
+            self._asks.start(work, partial(self._end_asking, key, want, expected))
+
+    def _end_asking(
+        self,
+        key: tuple[int, int],
+        want: Want,
+        expected: int,
+        written: _Result,
+        error: Exception | None,
+    ) -> None:
+        self._asked_bytes -= expected
+        self._log_trouble(None, error)
+        if isinstance(written, int):
+            self._room.used_bytes += written
+        if self._asking.get(key) is want:  # else it was forgotten
+            del self._asking[key]
+            self._want(key[0], want)
+
+    def _forget(self, client: int, number: int) -> None:
+        self._wants.forget(client, number)
+        self._to_ask.pop((client, number), None)
+        self._asking.pop((client, number), None)
+
+    def _want(self, client: int, want: Want) -> None:
+        now_s = time.monotonic()
+        self._wants.want(client, want.number, want.dataset, want.ranges, now_s, whole=want.whole)
 
     # --- Transfers --------------------------------------------------------------------------------
 
@@ -298,7 +363,7 @@ class Fetcher:
 
     def _has_room(self, needed: int, is_wanted: bool, now_s: float) -> bool:
         """Whether to begin a transfer of so many bytes; if not, room is being made, or cannot."""
-        taken = self._room.used_bytes + sum(self._in_flight.values())
+        taken = self._room.used_bytes + self._asked_bytes + sum(self._in_flight.values())
         excess = taken + needed - self._room.budget_bytes
         if excess <= 0:
             return True
@@ -368,7 +433,7 @@ class Fetcher:
     def _fill_gauges(self, now_s: float) -> None:
         record = self.record
         record.clock_s = now_s
-        record.waiting = self._wants.waiting
+        record.waiting = self._wants.waiting + len(self._to_ask) + len(self._asking)
         record.queued_pieces = self._wants.queued
         record.transfers = len(self._in_flight)
         record.used_bytes = self._room.used_bytes
