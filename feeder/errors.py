@@ -17,12 +17,13 @@ Each message is one line: what is wrong, where, and what to do about it. The com
 as ``feeder: error: …`` and exits with the class's ``exit_status``:
 
     0 done    1 a bench found a fault    2 ConfigError    3 DatasetError    4 ResourceError
-    5 PeerError    6 ProtocolError    130, 143 stopped by SIGINT, by SIGTERM (128 + its number)
+    5 PeerError, or a StoreError that may pass    6 ProtocolError
+    130, 143 stopped by SIGINT, by SIGTERM (128 + its number)
     141 OutputClosedError (128 + SIGPIPE, as of a program that SIGPIPE ends)
 """
 
 from collections.abc import Sequence
-from typing import ClassVar, Final, Literal, get_args
+from typing import Final, Literal, get_args
 
 _NAMED_MAX: Final = 3
 
@@ -30,7 +31,7 @@ _NAMED_MAX: Final = 3
 class FeederError(Exception):
     """The root of all errors that Feeder raises on purpose."""
 
-    exit_status: ClassVar[int] = 1
+    exit_status: int = 1
 
 
 class ConfigError(FeederError):
@@ -81,6 +82,8 @@ class StoreError(DatasetError):
     def __init__(self, kind: StoreFault, message: str) -> None:
         super().__init__(message)
         self.kind: Final = kind
+        if self.is_transient:  # so that systemd starts the daemon again
+            self.exit_status = PeerError.exit_status
 
     @property
     def is_transient(self) -> bool:

@@ -143,8 +143,8 @@ ROOMS: Mapping[str, Row] = {
         "msgspec",
     ),
     "cli": row(
-        f"{DECODING} security client client.core source survey pack pack_cache repack store "
-        "disk_cache diagnosis doctor daemon screens cluster",
+        f"{DECODING} security client client.core source survey pack pack_cache repack diagnosis "
+        "doctor daemon screens cluster store disk_cache",
         "msgspec numpy zmq PIL",
     ),
     "cluster.policy": row("process", "", pure=True),

@@ -180,7 +180,7 @@ def _prepare_remote(config: "Config") -> "Config":
 
     What has no manifest is left: it is a source. Raises FeederError.
     """
-    from feeder.store.address import is_remote
+    from feeder.store.address import StoreAddress, is_remote
 
     remote = {name: text for name, text in sorted(config.data.items()) if is_remote(text)}
     if not remote:
@@ -203,7 +203,8 @@ def _prepare_remote(config: "Config") -> "Config":
         try:
             data[name] = str(prepare(cache, url, report=report))
         except StoreError as error:
-            if error.kind != "gone":
+            # It is a dataset if it has, or had, a manifest: something else of it is gone.
+            if error.kind != "gone" or cache.find(StoreAddress.parse(url).url):
                 raise
     return dataclasses.replace(config, data=data)
 

@@ -25,7 +25,6 @@ import json
 import mmap
 import os
 import struct
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Final, Self
 
@@ -132,9 +131,9 @@ class CachedDataset:
         """Return the pieces of samples (n,): each once, ascending."""
         return np.unique(sample_ids // self.piece)
 
-    def ranges_of(self, pieces: Iterable[int]) -> tuple[Range, ...]:
-        """Return the samples of pieces: first id and end of each."""
-        return tuple(map(self.range_of, pieces))
+    def ranges_of(self, pieces: NDArray[np.int64]) -> tuple[Range, ...]:
+        """Return the samples of pieces (n,): first id and end of each, as messages take them."""
+        return tuple(map(self.range_of, pieces.tolist()))
 
     def range_of(self, piece: int) -> Range:
         first = piece * self.piece

@@ -386,7 +386,7 @@ class Fetcher:
         transfers = self._datasets[name]
         pieces, piece = transfers.cached.pieces, transfers.cached.piece
         held = np.zeros(pieces, np.bool_)
-        held[self._wants.held(name)] = True
+        held[[0, *self._wants.held(name)]] = True  # a start without the store decodes sample 0
         return transfers, Holding(
             there_bytes=transfers.there_bytes(),
             owned=self._windows.owned(name, pieces, piece),

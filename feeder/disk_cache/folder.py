@@ -41,7 +41,7 @@ from feeder.disk_cache.cached import (
     read_origin,
     write_at,
 )
-from feeder.disk_cache.transfers import Transfers, punch_hole
+from feeder.disk_cache.transfers import ATTEMPTS, Transfers, punch_hole
 from feeder.errors import ConfigError, DatasetError, ResourceError, StoreError
 from feeder.metrics.records import StoreRecord
 from feeder.process.output_file import explain_disk_errors, write_output
@@ -172,7 +172,7 @@ def prepare(cache: DiskCache, url: str, *, report: Callable[[str], None] = _log.
     """Return the folder of the cached dataset at ``url``, made if it is new.
 
     Fetches the manifest, and the first sample with the index of its shard, which shows that the
-    rest can be fetched. If the store is away, a dataset that was prepared before is returned, and
+    rest can be fetched. If the store is away, a dataset that has them already is returned, and
     ``report`` gets a warning. Raises StoreError, DatasetError for what is no dataset, ResourceError
     for the disk.
     """
@@ -180,14 +180,12 @@ def prepare(cache: DiskCache, url: str, *, report: Callable[[str], None] = _log.
     former = cache.find(address.url)
     store = Store(address, patience_s=_WARM_PATIENCE_S if former else _PATIENCE_S)
     try:
-        fetched = store.read(MANIFEST_NAME)
-        data = bytes(fetched.data)
-        manifest = decode_manifest(data, f"{address}/{MANIFEST_NAME}")
+        data, etag, manifest = _read_manifest(store)
         origin = Origin(
             url=address.url,
             content=manifest.content,
             fingerprint=manifest.fingerprint,
-            manifest_etag=fetched.etag,
+            manifest_etag=etag,
         )
         folder = cache.root / _name_folder(address, origin)
         with (
@@ -199,15 +197,38 @@ def prepare(cache: DiskCache, url: str, *, report: Callable[[str], None] = _log.
                 if not cached.samples_there[0]:
                     Transfers(cached, store, StoreRecord()).fetch(0, [(0, 1)])
     except StoreError as error:
-        if not former or error.kind not in _ABSENT:
+        warm = next(filter(_has_first_sample, former), None)
+        if warm is None or error.kind not in _ABSENT:
             raise
-        report(f"serving {address} from the disk cache, {former[0]}, without the store: {error}")
-        return former[0]
+        report(f"serving {address} from the disk cache, {warm}, without the store: {error}")
+        return warm
     except ResourceError as error:
         if not is_cached(folder):
             raise
         report(f"serving {address} with what {folder} has: {error}")
     return folder
+
+
+def _read_manifest(store: Store) -> tuple[bytes, str, Manifest]:
+    """Return the manifest, its bytes and its ETag; fetched again if it came damaged."""
+    for left in range(ATTEMPTS - 1, -1, -1):
+        fetched = store.read(MANIFEST_NAME)
+        data = bytes(fetched.data)
+        try:
+            manifest = decode_manifest(data, f"{store.address}/{MANIFEST_NAME}")
+            break
+        except DatasetError:
+            if not left:
+                raise
+    return data, fetched.etag, manifest
+
+
+def _has_first_sample(folder: Path) -> bool:
+    try:
+        with closing(CachedDataset.open(folder)) as cached:
+            return bool(cached.samples_there[0])
+    except DatasetError:
+        return False
 
 
 def _name_folder(address: StoreAddress, origin: Origin) -> str:

@@ -10,6 +10,8 @@ from collections.abc import Sequence
 from contextlib import closing
 from typing import Final, NamedTuple
 
+import numpy as np
+
 from feeder.disk_cache.cached import CachedDataset
 from feeder.disk_cache.eviction import Holding, eviction_order
 from feeder.disk_cache.folder import DiskCache
@@ -87,6 +89,8 @@ class Room:
             with contextlib.suppress(DatasetError):  # it is damaged, or was just dropped
                 cached = stack.enter_context(closing(CachedDataset.open(folder)))
                 transfers = Transfers(cached, None, StoreRecord())
-                there, is_served = transfers.there_bytes(), cached.is_used_by_others()
-                others.append((transfers, Holding(there_bytes=there, is_served=is_served)))
+                is_served = cached.is_used_by_others()
+                holding = Holding(there_bytes=transfers.there_bytes(), is_served=is_served)
+                holding.held = (np.arange(cached.pieces) == 0) & is_served
+                others.append((transfers, holding))
         return others

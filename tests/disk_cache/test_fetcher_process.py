@@ -156,6 +156,8 @@ def test_a_cache_smaller_than_the_dataset_keeps_to_its_budget(
         wait_until(lambda: fetcher.beat().evicted_pieces > 0, "some were evicted")
         wait_until(lambda: fetcher.beat().used_bytes <= budget + 7_000_000, "within the budget")
     assert cache.used_bytes() <= budget + 7_000_000
+    with closing(CachedDataset.open(folder)) as cached:
+        assert cached.samples_there[0], "with it, a start does not need the store"
 
 
 def test_a_connection_that_breaks_the_protocol_is_closed_and_the_others_stay(

@@ -102,6 +102,29 @@ def test_a_cold_dataset_needs_the_store(
     assert cache.folders() == []
 
 
+def test_a_dataset_that_never_had_its_first_sample_needs_the_store(
+    cache: DiskCache, url: str, store: WebStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("feeder.disk_cache.folder._WARM_PATIENCE_S", 0.2)
+    store.fault = lambda name, first, end: "404" if name.endswith(".fds") else ""
+    with pytest.raises(StoreError, match=r"shard-00000\.fds: there is no such object or bucket"):
+        prepare(cache, url)
+    store.is_away = True
+    with pytest.raises(StoreError) as caught:
+        prepare(cache, url)
+    assert caught.value.is_transient
+
+
+def test_a_manifest_that_came_damaged_is_fetched_again(
+    cache: DiskCache, url: str, store: WebStore
+) -> None:
+    faults = iter(["wrong", "wrong"])
+    store.fault = lambda name, first, end: next(faults, "") if name.endswith(".json") else ""
+    folder = prepare(cache, url)
+    manifest = store.folder / "blobs" / "manifest.json"
+    assert (folder / "manifest.json").read_bytes() == manifest.read_bytes()
+
+
 @pytest.mark.parametrize(("status", "kind"), [("403", "denied"), ("404", "gone")])
 def test_what_does_not_pass_is_an_error_also_of_a_warm_dataset(
     cache: DiskCache, url: str, store: WebStore, status: str, kind: str
