@@ -8,7 +8,7 @@ from typing import Final, Self, TypeVar
 import zmq
 
 from feeder.client.connection import Context, Link, open_context
-from feeder.client.core.events import NodeIncompatible
+from feeder.client.core.events import Disconnected, NodeIncompatible
 from feeder.errors import ConfigError, DatasetError, FeederError, PeerError, ProtocolError
 from feeder.metrics.fields import Counters
 from feeder.metrics.report import HostReport
@@ -122,13 +122,20 @@ class StatsLink:
     """
 
     def __init__(
-        self, endpoint: str, keys: ClientKeys | None = None, context: Context | None = None
+        self,
+        endpoint: str,
+        keys: ClientKeys | None = None,
+        context: Context | None = None,
+        *,
+        is_patient: bool = True,
     ) -> None:
-        """``keys`` are used over tcp. Without a ``context`` it opens one of its own."""
+        """``keys`` are used over tcp. Without a ``context`` it opens one of its own. Unless it
+        ``is_patient``, a request fails as soon as the connection is lost or refused."""
         self._endpoint = endpoint
         self._keys = keys
         self._context = context
         self._owns_context = context is None
+        self._is_patient = is_patient
         self._link: Link | None = None
         self.frames: Sequence[zmq.Frame] = ()
         """What came with the last answer."""
@@ -160,7 +167,7 @@ class StatsLink:
         caller counts that time from an earlier moment. A host name is resolved in that time too."""
         self._timeout_s = timeout_s
         self._deadline_s = time.monotonic() + timeout_s if deadline_s is None else deadline_s
-        if self._is_asked:
+        if self._is_asked or self._was_lost():
             self._disconnect()
         if self._link is None:
             self._link = self._connect()
@@ -190,6 +197,10 @@ class StatsLink:
                     for event in link.read_connection():
                         if isinstance(event, NodeIncompatible):
                             raise event.error
+                        if isinstance(event, Disconnected) and not self._is_patient:
+                            raise PeerError(
+                                f"no connection to {self._endpoint}: is a feeder serving there?"
+                            )
                 elif not ready and time.monotonic() >= self._deadline_s:
                     raise PeerError(
                         f"no answer from {self._endpoint} within {self._timeout_s:g} s: is a "
@@ -201,6 +212,12 @@ class StatsLink:
             if self._is_asked:  # else it was refused, which is an answer
                 self._disconnect()
             raise
+
+    def _was_lost(self) -> bool:
+        """Whether the connection was lost since the last request, if that matters."""
+        if self._is_patient or self._link is None:
+            return False
+        return any(isinstance(event, Disconnected) for event in [*self._link.read_connection()])
 
     def _receive(self, link: Link) -> NodeMessage | None:
         try:

@@ -167,7 +167,8 @@ class Peers:
 
     def _take_link(self, endpoint: str) -> StatsLink:
         with self._guard:
-            return self._links.pop(endpoint, None) or StatsLink(endpoint, self._keys)
+            link = self._links.pop(endpoint, None)
+        return link or StatsLink(endpoint, self._keys, is_patient=False)
 
     def _give_back(self, endpoint: str, link: StatsLink) -> None:
         link.frames = ()

@@ -3,16 +3,17 @@
     BlobsRequest ─► what of it is there ─► ReadBlobs ─► worker ─► BlobsRead + memory ─► Blobs
 
 Reading for others takes SHARE of the workers' time at most, by a token bucket that BlobsRead
-empties. What would exceed it is refused at once, as are requests while every worker reads already:
-the other feeder turns to the store. A worker writes the blobs into memory that the socket then
+empties. What would exceed it is refused at once, as are requests while all workers have some: the
+other feeder turns to the store. A worker writes the blobs into memory that the socket then
 sends from, so this process copies none of them.
 
-Invariant: each worker has one request at most; two answers at most are on their way to a peer, and
-SENDING_MAX to all. Each takes 16 MiB of memory at most, and a descriptor.
+Invariant: a worker has READS_MAX requests at most; two answers at most are on their way to a peer,
+and SENDING_MAX to all. Each takes 16 MiB of memory at most, and a descriptor.
 """
 
 import mmap
 import os
+from collections import Counter
 from collections.abc import Callable, Mapping
 from itertools import count
 from typing import Final, NamedTuple
@@ -31,6 +32,9 @@ from feeder.worker.messages import BlobsRead, ReadBlobs
 
 SHARE: Final = 0.05
 """Of the workers' time, which is what batches lose by it at most."""
+
+READS_MAX: Final = 2
+"""Of a worker at a time, each of 20 ms at most, so that a chunk does not wait for long."""
 
 BURST_S: Final = 2.0
 """The share of so much time may be used at once."""
@@ -169,10 +173,10 @@ class BlobRequests:
             or len(self._sending) >= SENDING_MAX
         ):
             return None
-        reading = {reading.worker for reading in self._reading.values()}
+        reads = Counter(reading.worker for reading in self._reading.values())
         workers = self._watch.workers
-        free = [number for number in numbers if number in workers and number not in reading]
-        return min(free, key=lambda number: len(workers[number].chunks), default=None)
+        free = [number for number in numbers if number in workers and reads[number] < READS_MAX]
+        return min(free, key=lambda n: reads[n] + len(workers[n].chunks), default=None)
 
 
 def _refuse(code: RefusedCode, text: str) -> Refused:

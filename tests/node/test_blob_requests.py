@@ -158,12 +158,12 @@ def test_what_a_worker_cannot_read_is_refused() -> None:
     assert node.refusal() == "unreadable: samples cannot be read: the worker ended"
 
 
-def test_a_worker_reads_for_one_feeder_at_a_time() -> None:
+def test_workers_have_few_requests_at_a_time() -> None:
     node = Node()
-    for peer in (b"a", b"b", b"c"):
+    for peer in (b"a", b"b", b"c", b"d", b"e"):
         node.ask(1, peer=peer)
-    assert [worker for worker, _ in node.read] == [8, 7]
-    assert [peer for peer, _, _ in node.sent] == [b"c"]
+    assert [worker for worker, _ in node.read] == [8, 7, 8, 7]
+    assert [peer for peer, _, _ in node.sent] == [b"e"]
     assert node.refusal().startswith("rate: ")
     assert node.requests.counters.blobs_refused == 1
 
