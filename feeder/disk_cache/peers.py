@@ -65,6 +65,10 @@ class _Peer:
     is_own: bool = False
     """It is this feeder."""
     is_away: bool = False
+    refusal: str = ""
+    """Why it did not send what was asked, if it did answer."""
+    problem: str = ""
+    """What was logged about it and still holds."""
     report_s: float = inf
     """When to ask for its report."""
     backoff: Backoff = field(default_factory=lambda: Backoff(_TICK_S, _BACKOFF_MAX_S))
@@ -122,11 +126,14 @@ class Peers:
             try:
                 for blobs in self._request(peer, link, content, missing):
                     written += transfers.place(blobs)
+                peer.backoff.reset()
             except RateError:  # it has sent what it may; the next Want may find more
                 self._count_failure("rate")
             except FeederError as error:
-                self._count_failure("away" if isinstance(error, PeerError) else "refused")
-                self._leave_out(peer, error)
+                is_gone = isinstance(error, PeerError)
+                self._count_failure("away" if is_gone else "refused")
+                peer.refusal = "" if is_gone else str(error)
+                self._leave_out(peer)
             finally:
                 self._give_back(peer.endpoint, link)
         return written
@@ -222,36 +229,38 @@ class Peers:
         try:
             report = request_report(peer.endpoint, _REPORT_S, self._keys)
         except FeederError as error:
-            self._leave_out(peer, error)
+            problem = str(error)
+            if isinstance(error, HandshakeProblem) and self._keys is None:
+                problem = f"{peer.endpoint} accepts only feeders with keys: set serve.peer_key"
+            self._leave_out(peer)
+            _note(peer, problem)
             return
         contents = frozenset(dataset.content for dataset in report.datasets)
         if not peer.names:
             peer.names = _find_names(report)
             host = printable(socket.gethostname())
             peer.is_own = (report.host, report.name) == (host, self._name)
+        peer.contents, peer.is_away, peer.report_s = contents, False, inf
         lacking = frozenset() if peer.is_own else self._contents - contents
-        if peer.is_away:
-            _log.info("peer %s answers again", peer.endpoint)
-        elif lacking and peer.contents is None:
-            text = "peer %s serves other datasets: none with content fingerprint %s"
-            _log.warning(text, peer.endpoint, ", ".join(sorted(lacking)))
-        peer.contents, peer.is_away = contents, False
         if lacking:
             peer.report_s = time.monotonic() + peer.backoff.next_s()
-        else:
-            peer.report_s = inf
-            peer.backoff.reset()
+            which = ", ".join(sorted(lacking))
+            peer.refusal = f"{peer.endpoint} serves none with content fingerprint {which}"
+        _note(peer, peer.refusal)
+        peer.refusal = ""
 
-    def _leave_out(self, peer: _Peer, error: FeederError) -> None:
-        """Ask a peer for nothing but its report, some time later."""
-        peer.report_s = time.monotonic() + peer.backoff.next_s()
-        if peer.is_away:
-            return
-        peer.is_away, problem = True, str(error)
-        if isinstance(error, HandshakeProblem) and self._keys is None:
-            problem = f"{peer.endpoint} accepts only feeders with keys: set serve.peer_key"
-        text = "peer is left out, and what it has comes from the store: %s"
-        _log.warning(text, problem, extra={"kind": f"peer {peer.endpoint}"})
+    def _leave_out(self, peer: _Peer) -> None:
+        """Ask a peer for nothing but its report, some time later; that tells what is wrong."""
+        peer.is_away, peer.report_s = True, time.monotonic() + peer.backoff.next_s()
+
+
+def _note(peer: _Peer, problem: str) -> None:
+    """Log what is wrong with a peer, once, or that it is no more."""
+    if problem and problem != peer.problem:
+        _log.warning("a peer cannot be used, and what it has comes from the store: %s", problem)
+    elif peer.problem and not problem:
+        _log.info("peer %s can be used again", peer.endpoint)
+    peer.problem = problem
 
 
 def _find_names(report: HostReport) -> tuple[str, ...]:
