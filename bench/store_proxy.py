@@ -80,6 +80,8 @@ class Fault:
     amount: float = 0.0
     times: float = float("inf")
     """Requests that it has yet to strike."""
+    key: str = ""
+    """The access key of those that it strikes; "": all."""
     mended: threading.Event = field(default_factory=threading.Event)
 
 
@@ -99,8 +101,10 @@ class Exchange:
 class StoreProxy:
     """Forwards HTTP connections to a port of the loopback address; a context manager."""
 
-    def __init__(self, port: int, *, rate: float = 0.0, delay_s: float = 0.0) -> None:
-        """Listen on a port that the system chooses; a ``rate`` of 0 is unlimited."""
+    def __init__(
+        self, port: int, *, rate: float = 0.0, delay_s: float = 0.0, listen: int = 0
+    ) -> None:
+        """Listen on port ``listen``, 0: any that is free; a ``rate`` of 0 is unlimited."""
         self.upstream = port
         self.delay_s = delay_s
         self.exchanges: list[Exchange] = []
@@ -109,7 +113,7 @@ class StoreProxy:
         self._lock = threading.Lock()
         self._ends: set[socket.socket] = set()
         self._is_closed = threading.Event()
-        self._listener = socket.create_server(("127.0.0.1", 0), backlog=1024)
+        self._listener = socket.create_server(("127.0.0.1", listen), backlog=1024)
         self.port = int(self._listener.getsockname()[1])
         self._threads = [threading.Thread(target=self._accept, name="store proxy", daemon=True)]
         self._threads[0].start()
@@ -119,10 +123,16 @@ class StoreProxy:
         return f"http://127.0.0.1:{self.port}"
 
     def strike(
-        self, kind: Kind, paths: str = "*", *, amount: float = 0.0, times: float = float("inf")
+        self,
+        kind: Kind,
+        paths: str = "*",
+        *,
+        amount: float = 0.0,
+        times: float = float("inf"),
+        key: str = "",
     ) -> Fault:
         """Add a fault; of several that match a request, the one that was added first strikes."""
-        fault = Fault(kind, paths, amount, times)
+        fault = Fault(kind, paths, amount, times, key)
         with self._lock:
             self._faults.append(fault)
         return fault
@@ -156,11 +166,12 @@ class StoreProxy:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def match(self, path: str) -> Fault | None:
+    def match(self, path: str, authorization: str) -> Fault | None:
         """Return the fault that strikes a request, and count it."""
         with self._lock:
             for fault in self._faults:
-                if fault.times > 0 and fnmatchcase(path, fault.paths):
+                is_signed = f"Credential={fault.key}/" in authorization or not fault.key
+                if fault.times > 0 and is_signed and fnmatchcase(path, fault.paths):
                     fault.times -= 1
                     return fault
         return None
@@ -264,7 +275,7 @@ class _Link:
             return False
         (method, target, _), headers = request
         path = unquote(target.partition("?")[0])
-        fault = self._proxy.match(path)
+        fault = self._proxy.match(path, headers.get("authorization", ""))
         kind = fault.kind if fault is not None else None
         exchange = Exchange(method, path, headers.get("range", ""), kind)
         self._proxy.exchanges.append(exchange)

@@ -83,6 +83,8 @@ class Run:
     delivered: Mapping[str, int]  # how batches were delivered, by the loaders' statistics
     errors: Sequence[str]
     leaks: list[str]  # what was not given back in the end
+    requests: int = 0  # of feeders to the store
+    struck: int = 0  # of these, by its faults
 
     def gaps_s(self, since_s: float, until_s: float) -> list[float]:
         """Return all clients' waits in a span of time, but those in which the client was killed."""
@@ -170,7 +172,10 @@ def judge(run: Run, wrong: Mapping[str, int]) -> tuple[list[Result], list[str]]:
         "leaked": len(run.leaks),
         "errors": len(run.errors),
     }
+    if run.requests:
+        counts |= {"requests": run.requests, "requests-struck": run.struck}
     units = {"faults": "faults", "kinds": "kinds", "leaked": "things", "errors": "errors"}
+    units |= {"requests": "requests", "requests-struck": "requests"}
     rows = [single(f"chaos/{key}", units.get(key, "batches"), n) for key, n in counts.items()]
     rows += [
         single("chaos/throughput-undisturbed", RATE, calm),

@@ -176,6 +176,8 @@ def _run(scene: Scene, orders: Sequence[ClientOrders], arguments: argparse.Names
         delivered=delivered,
         errors=[client.error for client in scene.clients if client.error is not None],
         leaks=leaks,
+        requests=len(scene.store.exchanges) if scene.store else 0,
+        struck=scene.store.struck().total() if scene.store else 0,
     )
 
 

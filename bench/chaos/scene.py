@@ -7,6 +7,7 @@ One fault at a time: ``strike`` returns when all feeders have recovered and ever
 batch since. During this and every other wait, the clients' lines are read.
 """
 
+import math
 import selectors
 import signal
 import tempfile
@@ -36,6 +37,7 @@ FETCHER: Final = "feeder.disk_cache"
 
 _MODULES: Final = {"worker": "feeder.worker", "node": "feeder.node", "fetcher": FETCHER}
 _AMOUNTS: Final = {"slow": 1e6, "late": 0.2}  # bytes a second of each body; seconds
+_TIMES: Final = {"flip": 2}  # what is wrong three times in a row is damaged in the store
 _ANSWER_S: Final = 1.0
 _LOOK_S: Final = 0.05  # between two checks of a feeder
 
@@ -266,7 +268,11 @@ class Scene:
             return
         if whom == "store":
             assert self.store is not None
-            self.store.strike(cast(StoreFault, what), amount=_AMOUNTS.get(what, 0.0))
+            self.store.strike(
+                cast(StoreFault, what),
+                amount=_AMOUNTS.get(what, 0.0),
+                times=_TIMES.get(what, math.inf),
+            )
             self._for_a_while(lambda: None, self.store.mend, fault.lasts_s)
             return
         feeder = self.feeders[fault.target]

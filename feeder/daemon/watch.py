@@ -133,8 +133,9 @@ class HostWatch:
             self.due_s = 0.0
 
     def take_store(self, record: StoreRecord) -> None:
-        """Keep a record of the fetcher; drop those of its predecessor."""
-        if self._stores and record.requests < self._stores[-1].requests:
+        """Keep a record of the fetcher; drop those of its predecessor or before a suspension."""
+        last = self._stores[-1] if self._stores else record
+        if record.pid != last.pid or record.clock_s - last.clock_s > GAP_S:
             self._stores.clear()
         self._stores.append(record)
 
@@ -207,7 +208,7 @@ class HostWatch:
 
     def _own_pids(self) -> set[int]:
         """The processes of the daemon and its clients on this host."""
-        pids = {self.report.pid}
+        pids = {self.report.pid, *(record.pid for record in self._stores)}
         for recent in filter(None, self._recent):
             pids |= {recent[-1].pid, *(worker.pid for worker in recent[-1].workers)}
             for client in recent[-1].clients:

@@ -63,13 +63,13 @@ class _Loop:
         """Run until the supervisor ends: ChannelClosedError."""
         beat_s = 0.0
         while True:
+            for number, answer in self._fetcher.run():
+                self._send(number, answer)
             now_s = time.monotonic()
             if now_s >= beat_s:
                 beat_s = now_s + BEAT_S
                 with contextlib.suppress(ChannelFullError):
                     self._control.send(FetcherBeat(self._fetcher.record))
-            for number, answer in self._fetcher.run():
-                self._send(number, answer)
             wait_s = min(beat_s, self._fetcher.deadline_s) - time.monotonic()
             for descriptor, _ in self._poll.poll(max(0, int(wait_s * 1000) + 1)):
                 if descriptor == self._control.fileno():

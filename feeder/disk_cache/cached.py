@@ -25,6 +25,7 @@ import json
 import mmap
 import os
 import struct
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Final, Self
 
@@ -131,13 +132,24 @@ class CachedDataset:
         """Return the pieces of samples (n,): each once, ascending."""
         return np.unique(sample_ids // self.piece)
 
-    def ranges_of(self, pieces: NDArray[np.int64]) -> tuple[Range, ...]:
+    def ranges_of(self, pieces: Iterable[int] | NDArray[np.int64]) -> tuple[Range, ...]:
         """Return the samples of pieces (n,): first id and end of each, as messages take them."""
-        return tuple(map(self.range_of, pieces.tolist()))
+        return tuple(self.range_of(int(piece)) for piece in pieces)
 
     def range_of(self, piece: int) -> Range:
         first = piece * self.piece
         return first, min(first + self.piece, self.manifest.samples)
+
+    def counts_there(self) -> NDArray[np.int64]:
+        """Return how many samples of each piece are there, (pieces,)."""
+        firsts = np.arange(0, self.manifest.samples, self.piece)
+        return np.add.reduceat(self.samples_there, firsts, dtype=np.int64)
+
+    def count_whole(self) -> int:
+        """Return how many pieces are there wholly."""
+        sizes = np.full(self.pieces, self.piece)
+        sizes[-1] = self.manifest.samples - (self.pieces - 1) * self.piece
+        return int((self.counts_there() == sizes).sum())
 
     def has(self, sample_ids: NDArray[np.int64]) -> bool:
         """Return whether samples (n,) are all there; only those of pinned pieces stay there."""
@@ -191,11 +203,12 @@ class CachedDataset:
         return first, first + self.manifest.shards[shard].samples
 
     def close(self) -> None:
-        """Close it, which ends its pins and locks."""
+        """Close it, which ends its pins and locks; arrays that others hold stay mapped."""
         if self._descriptor >= 0:
             fcntl.fcntl(self._descriptor, _OFD_SETLK, _FLOCK.pack(fcntl.F_UNLCK, 0, 0, 0, 0))
             os.close(self._descriptor)  # the map has a duplicate, which would keep the locks
             self._descriptor = -1
+            self.samples_there = self.shards_there = np.zeros(0, np.uint8)
 
 
 def lock(descriptor: int, number: int, *, exclusive: bool, wait: bool = False) -> bool:

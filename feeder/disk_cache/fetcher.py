@@ -1,7 +1,7 @@
 """The fetcher, without its sockets: takes messages, runs transfers in threads, gives answers.
 
     handle ─► wants, windows ─► room? ─► threads: transfers ─► results ─► run ─► answers
-                                   └► thread: eviction
+          └► threads: peers ─►┘    └► thread: eviction
 
 One thread calls it. ``wake_fd`` is readable when a transfer has ended; then, and at ``deadline_s``,
 ``run`` is due. A store that is away, and a disk that is full or fails, end in answers: the fetcher
@@ -42,8 +42,8 @@ from feeder.disk_cache.room import Eviction, Room, Served
 from feeder.disk_cache.transfers import Transfers
 from feeder.disk_cache.wants import Key, Task, Wants, split_pieces
 from feeder.disk_cache.windows import Windows
-from feeder.errors import DatasetError, ProtocolError, StoreError
-from feeder.metrics.records import StoreRecord
+from feeder.errors import DatasetError, FeederError, ProtocolError, ResourceError, StoreError
+from feeder.metrics.records import REFRESH, StoreRecord
 from feeder.process.backoff import Backoff
 from feeder.security.keys import ClientKeys
 from feeder.store.address import StoreAddress
@@ -99,8 +99,7 @@ class _Threads:
             except Exception as caught:  # noqa: BLE001 -- ``end`` raises what it does not expect
                 error = caught
             self._results.append(partial(self._finish, end, result, error))
-            with contextlib.suppress(OSError):  # the fetcher is closed
-                os.eventfd_write(self._wake_fd, 1)
+            os.eventfd_write(self._wake_fd, 1)
 
     def _finish(self, end: _End, result: _Result, error: Exception | None) -> None:
         self.busy -= 1
@@ -122,17 +121,19 @@ class Fetcher:
 
         Raises DatasetError or ResourceError if a folder is no cached dataset.
         """
-        self.record = StoreRecord()
-        self.problem: Exception | None = None
+        self.record = StoreRecord(pid=os.getpid())
+        self.problem: FeederError | None = None
         """The last one of a piece that no batch waited for."""
         self.wake_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self.deadline_s = 0.0
         self._cache = cache
         self._datasets: dict[str, Transfers] = {}
+        self._stores: list[Store] = []
         for name, folder in folders.items():
             cached = open_mended(cache, folder)
             address = StoreAddress.parse(cached.url)
             store = Store(address, on_retry=self._count_retry, patience_s=patience_s)
+            self._stores.append(store)
             self._datasets[name] = Transfers(cached, store, self.record)
             self._datasets[name].sweep()
         self._wants = Wants({n: t.cached for n, t in self._datasets.items()}, patience_s)
@@ -145,9 +146,7 @@ class Fetcher:
             for most in (PIECES_MAX, BLOBS_MAX, ASKS_MAX, 1)
         )
         self._peers: Peers | None = None
-        # By connection and number: the Wants that peers are to be asked for, and are asked for.
-        self._to_ask: dict[tuple[int, int], Want] = {}
-        self._asking: dict[tuple[int, int], Want] = {}
+        self._asked: dict[tuple[int, int], Want] = {}  # of peers, by connection and number
         self._asked_bytes = 0
         self._in_flight: dict[Key, int] = {}  # expected bytes
         self._postponed: list[tuple[float, Task]] = []
@@ -155,6 +154,7 @@ class Fetcher:
         self._full_tries: Counter[Key] = Counter()
         self._is_evicting = False
         self._stuck_until_s = {True: 0.0, False: 0.0}  # evictions with and without windows
+        self._measure_owned()
 
     def follow_peers(self, listed: Sequence[str], name: str, keys: ClientKeys | None) -> None:
         """Ask the feeders of a list before the store, as ``Peers`` does; ConfigError."""
@@ -168,15 +168,19 @@ class Fetcher:
         match message:
             case Want(number, dataset, ranges):
                 self._check(dataset, ranges)
-                self._forget(client, number)
+                self._asked.pop((client, number), None)
                 if message.lanes and self._peers and self._datasets[dataset].find_missing(ranges):
-                    self._to_ask[client, number] = message
+                    self._ask(client, message, self._peers)
                 else:
                     self._want(client, message)
             case Forget(number):
-                self._forget(client, number)
+                self._asked.pop((client, number), None)
+                self._wants.forget(client, number)
             case Ahead(dataset, ranges):
-                parts = split_pieces(ranges, self._check(dataset, ranges).piece)
+                cached = self._check(dataset, ranges)
+                parts = split_pieces(ranges, cached.piece)
+                for piece in parts:
+                    cached.pin(piece)  # for the evictions of other daemons
                 self._windows.enter(client, dataset, parts)
                 self._wants.ahead(dataset, parts)
             case Behind(dataset, ranges):
@@ -185,6 +189,7 @@ class Fetcher:
             case Owned(dataset, ranges):
                 self._check(dataset, ranges)
                 self._windows.own(client, dataset, ranges)
+                self._measure_owned()
             case Doubt(dataset, sample):
                 cached = self._check(dataset, ((sample, sample + 1),))
                 self._wants.doubt((dataset, sample // cached.piece))
@@ -192,10 +197,9 @@ class Fetcher:
     def disconnect(self, client: int) -> None:
         """Forget all of a connection that has ended."""
         self._wants.forget_all(client)
-        for wants in (self._to_ask, self._asking):
-            for key in [key for key in wants if key[0] == client]:
-                del wants[key]
+        self._asked = {key: want for key, want in self._asked.items() if key[0] != client}
         self._leave(self._windows.disconnect(client))
+        self._measure_owned()
 
     def run(self) -> list[tuple[int, FetcherToNode]]:
         """Finish and start what can be; return the answers, each with its connection."""
@@ -211,7 +215,6 @@ class Fetcher:
         if now_s - self._measured_at_s >= _MEASURE_S:
             self._measured_at_s = now_s
             self._chores.start(self._room.measure, self._log_trouble)
-        self._ask_peers(now_s)
         self._start_transfers(now_s)
         excess = self._room.used_bytes - self._room.budget_bytes
         if excess > 0 and self._stuck_until_s[False] <= now_s:
@@ -226,56 +229,56 @@ class Fetcher:
     @property
     def is_idle(self) -> bool:
         """Whether nothing is in flight that a message would not begin."""
-        is_asking = self._to_ask or self._asked_bytes
-        return not (self._in_flight or self._is_evicting or self._postponed or is_asking)
+        is_at_work = self._in_flight or self._asked_bytes or self._is_evicting
+        return not (is_at_work or self._postponed)
+
+    @property
+    def is_full(self) -> bool:
+        """Whether what is ahead waits for room, and nothing may be evicted for it."""
+        return self.is_idle and self._stuck_until_s[False] > time.monotonic()
+
+    def cached(self, name: str) -> CachedDataset:
+        """Return a dataset, open until ``close``."""
+        return self._datasets[name].cached
 
     def close(self) -> None:
-        """Close the datasets; transfers in flight are abandoned."""
-        os.close(self.wake_fd)
+        """Close the datasets. While threads are at work, the end of the process does: what they
+        write to a descriptor must not end up in another file that got its number.
+        """
         if self._peers is not None:
             self._peers.close()
-        for transfers in self._datasets.values():
-            transfers.cached.close()
+        while self._results:
+            self._results.popleft()()
+        if not (self._pieces.busy or self._blobs.busy or self._asks.busy or self._chores.busy):
+            os.close(self.wake_fd)
+            for transfers in self._datasets.values():
+                transfers.cached.close()
 
     # --- Peers ------------------------------------------------------------------------------------
 
-    def _ask_peers(self, now_s: float) -> None:
-        """Have peers send what Wants of their lanes miss; the rest is fetched after that."""
-        while self._to_ask and self._asks.busy < self._asks.most and self._peers is not None:
-            key, want = next(iter(self._to_ask.items()))
-            transfers = self._datasets[want.dataset]
-            expected = transfers.missing_bytes(want.ranges)
-            if not self._has_room(expected, True, now_s):
-                return
-            self._asking[key] = self._to_ask.pop(key)
-            self._asked_bytes += expected
-            work = partial(self._peers.fetch, transfers, want)
-            self._asks.start(work, partial(self._end_asking, key, want, expected))
+    def _ask(self, client: int, want: Want, peers: Peers) -> None:
+        """Have peers send what a Want misses; the rest is fetched after that."""
+        transfers = self._datasets[want.dataset]
+        expected = transfers.missing_bytes(want.ranges)
+        self._asked[client, want.number] = want
+        self._asked_bytes += expected
+        work = partial(peers.fetch, transfers, want)
+        self._asks.start(work, partial(self._end_ask, client, want, expected))
 
-    def _end_asking(
-        self,
-        key: tuple[int, int],
-        want: Want,
-        expected: int,
-        written: _Result,
-        error: Exception | None,
+    def _end_ask(
+        self, client: int, want: Want, expected: int, written: _Result, error: Exception | None
     ) -> None:
         self._asked_bytes -= expected
         self._log_trouble(None, error)
         if isinstance(written, int):
             self._room.used_bytes += written
-        if self._asking.get(key) is want:  # else it was forgotten
-            del self._asking[key]
-            self._want(key[0], want)
-
-    def _forget(self, client: int, number: int) -> None:
-        self._wants.forget(client, number)
-        self._to_ask.pop((client, number), None)
-        self._asking.pop((client, number), None)
+        if self._asked.get((client, want.number)) is want:  # else it was forgotten
+            del self._asked[client, want.number]
+            self._want(client, want)
 
     def _want(self, client: int, want: Want) -> None:
-        now_s = time.monotonic()
-        self._wants.want(client, want.number, want.dataset, want.ranges, now_s, whole=want.whole)
+        number, dataset, ranges, now_s = want.number, want.dataset, want.ranges, time.monotonic()
+        self._wants.want(client, number, dataset, ranges, now_s, whole=want.whole)
 
     # --- Transfers --------------------------------------------------------------------------------
 
@@ -310,7 +313,7 @@ class Fetcher:
         threads.start(partial(work, task.key[1]), partial(self._end, task))
 
     def _end(self, task: Task, is_done: _Result, error: Exception | None) -> None:
-        expected, (dataset, piece) = self._in_flight.pop(task.key), task.key
+        expected = self._in_flight.pop(task.key)
         if error is not None:
             self._fail(task, error, time.monotonic())
         elif not is_done:  # another process is at it
@@ -318,10 +321,8 @@ class Fetcher:
         else:
             self._room.used_bytes += expected
             self._full_tries.pop(task.key, None)
-            self._pauses.pop(dataset, None)
+            self._pauses.pop(task.key[0], None)
             self.record.pieces += len(task.ranges) == 1
-            if task.key in self._windows:  # other daemons evict nothing that is pinned
-                self._datasets[dataset].cached.pin(piece)
             self._wants.done(task)
 
     def _fail(self, task: Task, error: Exception, now_s: float) -> None:
@@ -331,15 +332,15 @@ class Fetcher:
             if self._full_tries[task.key] < _FULL_TRIES:
                 missing = self._datasets[dataset].missing_bytes(task.ranges)
                 self._evict(missing, with_windows=task.is_wanted)
-                self._postponed.append((now_s + _POSTPONED_S, task))
+                self._postponed.append((now_s + _STUCK_S, task))
                 return
-        self._full_tries.pop(task.key, None)
+            self._full_tries.clear()  # what this batch held may be evicted for the others
         _log.warning("%s", message, extra={"kind": kind, "dataset": dataset})
         is_transient = isinstance(error, StoreError) and error.is_transient
         failed = self._wants.failed(task, kind, message, now_s, is_transient=is_transient)
         self.record.failures[kind] += failed
         if not task.is_wanted:
-            self.problem = error
+            self.problem = error if isinstance(error, FeederError) else ResourceError(message)
             backoff = self._pauses.get(dataset, (Backoff(1.0, PATIENCE_S), 0.0))[0]
             self._pauses[dataset] = backoff, now_s + backoff.next_s()
 
@@ -428,13 +429,24 @@ class Fetcher:
 
     def _count_retry(self, kind: str) -> None:
         self.record.retries[kind] += 1
-        self.record.requests += 1
+        self.record.requests += kind != REFRESH
+
+    def _measure_owned(self) -> None:
+        full = 0.0
+        for name, transfers in self._datasets.items():
+            cached = transfers.cached
+            owned = self._windows.owned(name, cached.pieces, cached.piece)
+            share = 1.0 if owned is None else float(owned.mean())
+            full += share * transfers.mean_bytes * cached.manifest.samples
+        self.record.full_bytes = int(full)
 
     def _fill_gauges(self, now_s: float) -> None:
         record = self.record
-        record.clock_s = now_s
-        record.waiting = self._wants.waiting + len(self._to_ask) + len(self._asking)
+        record.clock_s, record.cpu_s = now_s, time.process_time()
+        record.waiting = self._wants.waiting + len(self._asked)
         record.queued_pieces = self._wants.queued
         record.transfers = len(self._in_flight)
         record.used_bytes = self._room.used_bytes
         record.budget_bytes = self._room.budget_bytes
+        ends_s = [end_s for s in self._stores if (end_s := s.credentials_expire_s) is not None]
+        record.expires_in_s = max(0.0, min(ends_s) - time.time()) if ends_s else -1.0

@@ -15,6 +15,7 @@ import logging
 import os
 import re
 import shutil
+import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
@@ -51,10 +52,12 @@ from feeder.store.client import Store
 FOLDER_NAME: Final = "feeder-pieces"
 MARKER_NAME: Final = "MARKER"
 
+_VERSION_LINE: Final = b"feeder-pieces 1\n"
 _MARKER: Final = (
-    b"feeder-pieces 1\nPieces of remote datasets, kept by feeder serve; feeder cache shows them.\n"
+    _VERSION_LINE + b"Pieces of remote datasets, kept by feeder serve; feeder cache shows them.\n"
 )
 _LABEL_CHARS_MAX: Final = 40
+_NEW_S: Final = 60.0
 _SUFFIX: Final = ".tmp"  # of files that are written under the dataset's lock: one at a time
 _REMEDY: Final = "start again, or choose another folder with cache.disk_path (--disk-path)"
 _PATIENCE_S: Final = 30.0
@@ -96,8 +99,8 @@ class DiskCache:
                     raise
                 return cls(root)  # what it holds can still be served
             try:
-                text = os.pread(file, len(_MARKER) + 1, 0)
-                if text and not text.startswith(_MARKER.partition(b"\n")[0]):
+                text = os.pread(file, len(_VERSION_LINE), 0)
+                if text and not text.startswith(_VERSION_LINE):
                     raise ConfigError(
                         f"{marker} is of another version of Feeder: choose another folder with "
                         "cache.disk_path (--disk-path)"
@@ -120,6 +123,11 @@ class DiskCache:
             return sorted(times, key=lambda path: (-times[path], path.name))
         return []
 
+    def is_new(self, folder: Path) -> bool:
+        """Return whether a dataset was just prepared, so that a process may be about to open it."""
+        age_s = time.time() - (folder / ORIGIN_NAME).stat().st_mtime
+        return -_NEW_S < age_s < _NEW_S
+
     def find(self, url: str) -> list[Path]:
         """Return the cached datasets of a URL, those prepared last first."""
         matches = []
@@ -129,13 +137,13 @@ class DiskCache:
                     matches.append(folder)
         return matches
 
-    def used_bytes(self) -> int:
-        """Return the room that all datasets take on the disk, holes left out."""
+    def used_bytes(self, folder: Path | None = None) -> int:
+        """Return the room that a dataset takes on the disk, or all do; holes left out."""
         total = 0
-        with suppress(FileNotFoundError):  # removed meanwhile
-            for folder in [path for path in self.root.iterdir() if path.is_dir()]:
-                with suppress(FileNotFoundError), os.scandir(folder) as entries:
-                    total += sum(e.stat(follow_symlinks=False).st_blocks for e in entries) * 512
+        for path in self.root.iterdir() if folder is None else [folder]:
+            # NotADirectoryError: the marker; FileNotFoundError: it is being removed
+            with suppress(FileNotFoundError, NotADirectoryError), os.scandir(path) as entries:
+                total += sum(e.stat(follow_symlinks=False).st_blocks for e in entries) * 512
         return total
 
     @contextmanager

@@ -86,10 +86,10 @@ class Room:
         for folder in self._cache.folders():
             if folder in own:
                 continue
-            with contextlib.suppress(DatasetError):  # it is damaged, or was just dropped
+            with contextlib.suppress(DatasetError, FileNotFoundError):  # damaged, or just dropped
                 cached = stack.enter_context(closing(CachedDataset.open(folder)))
                 transfers = Transfers(cached, None, StoreRecord())
-                is_served = cached.is_used_by_others()
+                is_served = cached.is_used_by_others() or self._cache.is_new(folder)
                 holding = Holding(there_bytes=transfers.there_bytes(), is_served=is_served)
                 holding.held = (np.arange(cached.pieces) == 0) & is_served
                 others.append((transfers, holding))

@@ -28,7 +28,6 @@ from feeder.dataset.format import (
     RECORD_BYTES,
     checksum,
     decode_header,
-    record_is_intact,
 )
 from feeder.disk_cache.cached import (
     FETCHING,
@@ -82,9 +81,7 @@ class Transfers:
 
     def there_bytes(self) -> NDArray[np.int64]:
         """Return about how many bytes of each piece are there, (pieces,)."""
-        firsts = np.arange(0, self.cached.manifest.samples, self.cached.piece)
-        counts = np.add.reduceat(self.cached.samples_there, firsts, dtype=np.int64)
-        return counts * self.mean_bytes
+        return self.cached.counts_there() * self.mean_bytes
 
     def missing_bytes(self, ranges: Sequence[Range]) -> int:
         """Return about how many bytes of samples are missing."""
@@ -122,9 +119,10 @@ class Transfers:
                     return True
         if not wrong:
             raise OSError(errno.EIO, "it does not keep what is written", str(self.cached.folder))
+        more = f" and {len(wrong) - 1} more" if len(wrong) > 1 else ""
         raise DamagedError(
-            f"{self.cached.url}: {len(wrong)} samples from sample {wrong[0]} on came {ATTEMPTS} "
-            f"times with a wrong checksum: run `feeder verify {self.cached.url}`"
+            f"{self.cached.url}: sample {wrong[0]}{more} came {ATTEMPTS} times with a wrong "
+            f"checksum: run `feeder verify {self.cached.url}`"
         )
 
     def find_missing(self, ranges: Iterable[Range]) -> list[int]:
@@ -248,21 +246,26 @@ class Transfers:
             [checksum(data[at - start : at - start + size]) == c for at, size, c in blobs]
         )
         for good, stop in runs_of(right):
-            until = blobs[stop - 1][0] + blobs[stop - 1][1]
-            write_at(file, data[blobs[good][0] - start : until - start], blobs[good][0])
+            at, until = blobs[good][0], blobs[stop - 1][0] + blobs[stop - 1][1]
+            try:
+                write_at(file, data[at - start : until - start], at)
+            except OSError:
+                with contextlib.suppress(OSError):
+                    punch_hole(file, at, until - at)  # a full disk gets back what was written
+                raise
             self.cached.mark(first + good, first + stop, there=True)
         wrong = np.flatnonzero(~right).tolist()
         with self._guard:
             self._record.blobs += rows - len(wrong)
             self._record.damaged += len(wrong)
         if wrong:
-            self._check_records(file, shard, row, rows)
+            self._prove_index(file, shard)
         yield from (first + number for number in wrong)
 
     def _blobs(self, file: int, shard: int, row: int, rows: int) -> list[tuple[int, int, int]]:
         """Return offset, size and checksum of the blobs of rows, which are in order.
 
-        Their records are as they were written as long as these agree with the blobs.
+        Their records are those of the manifest's index as long as they agree with the blobs.
         """
         limit = self._records_offset(file, shard)
         data = os.pread(file, rows * RECORD_BYTES, limit + row * RECORD_BYTES)
@@ -270,18 +273,11 @@ class Transfers:
         blobs: list[tuple[int, int, int]] = records[["offset", "blob_bytes", "checksum"]].tolist()
         ends = [HEADER_BYTES, *(offset + size for offset, size, _ in blobs)]
         if any(blob[0] < end for blob, end in zip(blobs, ends, strict=False)) or ends[-1] > limit:
-            self._check_records(file, shard, row, rows)
+            self._prove_index(file, shard)
             raise DamagedError(
                 f"{self._where(shard)} has records whose blobs overlap: pack the source again"
             )
         return blobs
-
-    def _check_records(self, file: int, shard: int, row: int, rows: int) -> None:
-        at = self._records_offset(file, shard) + row * RECORD_BYTES
-        records = os.pread(file, rows * RECORD_BYTES, at)
-        starts = range(0, len(records), RECORD_BYTES)
-        if not all(record_is_intact(records[i : i + RECORD_BYTES]) for i in starts):
-            raise _IndexLostError(shard)
 
     def _punch(self, shard: int, row: int, rows: int) -> None:
         try:
@@ -314,44 +310,41 @@ class Transfers:
                 return
             self.cached.lock(INDEXING + shard, wait=True)
             try:
-                for attempt in range(ATTEMPTS):
-                    if there[shard] or self._fetch_index(shard, is_last=attempt == ATTEMPTS - 1):
+                for left in range(ATTEMPTS - 1, -1, -1):
+                    try:
+                        if not there[shard]:
+                            self._fetch_index(shard)
                         return
+                    except StoreError:
+                        raise
+                    except DatasetError as error:
+                        with self._guard:
+                            self._record.damaged += 1
+                        if not left:
+                            raise DamagedError(str(error)) from None
             finally:
                 self.cached.unlock(INDEXING + shard)
 
-    def _fetch_index(self, shard: int, *, is_last: bool) -> bool:
-        """Write header and index into the shard's file, which is made; False if they are wrong."""
+    def _fetch_index(self, shard: int) -> None:
+        """Write header and index into the shard's file, which is made; DatasetError if they came
+        damaged."""
         entry, where = self.cached.manifest.shards[shard], self._where(shard)
-        try:
-            first = self._read(shard, 0, HEADER_BYTES, "")
-            header = decode_header(bytes(first.data), where)
-            if not (
-                header.shard == shard
-                and header.samples == entry.samples
-                and header.file_bytes == entry.bytes
-                and f"{header.index_checksum:016x}" == entry.index_xxh3
-            ):
-                raise DamagedError(
-                    f"{where} is not the shard of this dataset's manifest: publish both again"
-                )
-            start = header.records_offset
-            size = entry.bytes - start
-            index = memoryview(self._read(shard, start, size, first.etag).data)
-            if checksum(index) != header.index_checksum:
-                raise DamagedError(
-                    f"{where} came with a damaged index: run `feeder verify {self.cached.url}`"
-                )
-        except StoreError:
-            raise
-        except DatasetError as error:
-            with self._guard:
-                self._record.damaged += 1
-            if is_last:
-                raise DamagedError(str(error)) from None
-            return False
-        folder = self.cached.folder
-        file = os.open(folder / entry.name, os.O_RDWR | os.O_CREAT, 0o666)
+        first = self._read(shard, 0, HEADER_BYTES, "")
+        header = decode_header(bytes(first.data), where)
+        if not (
+            header.shard == shard
+            and header.samples == entry.samples
+            and header.file_bytes == entry.bytes
+            and f"{header.index_checksum:016x}" == entry.index_xxh3
+        ):
+            raise DamagedError(f"{where} is not the manifest's shard: publish both again")
+        start = header.records_offset
+        index = memoryview(self._read(shard, start, entry.bytes - start, first.etag).data)
+        if checksum(index) != header.index_checksum:
+            raise DamagedError(
+                f"{where} came with a damaged index: run `feeder verify {self.cached.url}`"
+            )
+        file = os.open(self.cached.folder / entry.name, os.O_RDWR | os.O_CREAT, 0o666)
         try:
             os.ftruncate(file, entry.bytes)
             write_at(file, index, start)
@@ -361,7 +354,6 @@ class Transfers:
             os.close(file)
         self._append_etag(shard, first.etag)
         self.cached.mark_shard(shard, there=True)
-        return True
 
     def _append_etag(self, shard: int, etag: str) -> None:
         flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT

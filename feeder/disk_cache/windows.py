@@ -23,9 +23,6 @@ class Windows:
         self._orders = 0
         self._owned: dict[tuple[int, str], tuple[Range, ...]] = {}
 
-    def __contains__(self, key: Key) -> bool:
-        return key in self._added
-
     def enter(self, client: int, dataset: str, parts: Mapping[int, list[Range]]) -> None:
         """Count an Ahead: the parts of its ranges, by piece."""
         counts = self._counts.setdefault(client, Counter())

@@ -30,6 +30,8 @@ BOUNDS_S: Final = (
 takes 30 ms, a batch that waits for its turn a second."""
 
 STORE_RETRIES: Final = ("unreachable", "timeout", "server", "throttled", "reset", "short")
+REFRESH: Final = "credentials"
+"""The reason of retries that stands for a refresh of the credentials that failed."""
 STORE_FAILURES: Final = (
     "gone", "denied", "expired", "changed", *STORE_RETRIES, "unknown", "damaged", "disk-full",
     "disk-read-only", "disk-failing"
@@ -174,7 +176,9 @@ class StoreRecord(Struct, kw_only=True):
 
     METRICS: ClassVar[str] = "store_"
 
+    pid: Total = 0
     clock_s: Seconds = 0.0  # when this was sent, on the machine's monotonic clock
+    cpu_s: Seconds = seconds("CPU time of the fetcher.", "fetcher_cpu_seconds")
     fetched_bytes: Total = counter("Bytes that came from object stores.")
     pieces: Total = counter("Pieces fetched, whole or their missing part.")
     blobs: Total = counter("Samples fetched, those of pieces included.")
@@ -182,7 +186,7 @@ class StoreRecord(Struct, kw_only=True):
     retries: Annotated[dict[Label, Total], Meta(max_length=32)] = counter(
         "Requests to object stores that were repeated, by reason.",
         label="reason",
-        values=STORE_RETRIES,
+        values=(*STORE_RETRIES, REFRESH),
         start=Counter,
     )
     damaged: Total = fields.trouble("Samples that came from the store with a wrong checksum.")
@@ -207,13 +211,17 @@ class StoreRecord(Struct, kw_only=True):
     transfers: Total = gauge("Transfers in flight.")
     used_bytes: Total = gauge("Bytes of the disk cache, all datasets.", "disk_cache_used_bytes")
     budget_bytes: Total = gauge("Bytes that the disk cache may take.", "disk_cache_budget_bytes")
+    full_bytes: Total = gauge(
+        "Bytes of all samples that this host owns; 0 while that is unknown.",
+        "disk_cache_full_bytes",
+    )
     evicted_pieces: Total = counter("Pieces evicted.", "disk_cache_evicted_pieces")
     evicted_bytes: Total = counter("Bytes freed by evictions.", "disk_cache_evicted_bytes")
     over_budget: Total = fields.trouble(
         "Times that waiting batches took the cache past its budget."
     )
     expires_in_s: float = gauge(
-        "Until the credentials in use expire; -1 where that is unknown.",
+        "Until the credentials in use expire, 0 once they have; -1 where that is unknown.",
         "credentials_expire_seconds",
         start=-1.0,
         merge=min,

@@ -18,8 +18,8 @@ VERDICT_CHARS_MAX: Final = 400
 VerdictKind = Literal[
     "node-down", "draining", "stalled-storage", "silent-worker", "packing", "failing-batches",
     "silent-client", "starting", "idle", "client-bound", "healthy", "greedy-client", "memory-short",
-    "io-bound", "quota-bound", "neighbour-bound", "cache-bound", "memory-bound", "compute-bound",
-    "network-bound", "dispatch-bound", "window-bound"
+    "cache-small", "store-bound", "io-bound", "quota-bound", "neighbour-bound", "cache-bound",
+    "memory-bound", "compute-bound", "network-bound", "dispatch-bound", "window-bound"
 ]  # fmt: skip
 
 

@@ -203,7 +203,7 @@ class Fetches:
         ranges = () if fetch.is_whole else find_runs(np.unique(fetch.sample_ids))
         is_whole = fetch.is_whole or len(ranges) > _RANGES_MAX
         if is_whole:
-            ranges = dataset.ranges_of(dataset.pieces_of(fetch.sample_ids).tolist())
+            ranges = dataset.ranges_of(dataset.pieces_of(fetch.sample_ids))
         self._send(Want(number, fetch.dataset, ranges, is_whole, *fetch.place))
 
     def _read(self, now_s: float) -> None:

@@ -18,7 +18,7 @@ import msgspec
 from feeder.dataset.manifest import canonical_json
 from feeder.errors import DatasetError
 from feeder.pack.progress import ProgressLine
-from feeder.pack.task_pool import Report, run_tasks
+from feeder.pack.task_pool import Message, Report, run_tasks
 from feeder.pack.work_folder import SPEC_NAME
 from feeder.process.output_file import write_output
 from feeder.process.path_text import encode_name, path_from_text, path_to_text
@@ -33,6 +33,7 @@ from feeder.source.listing import (
     list_path,
     read_listed,
 )
+from feeder.source.location.objects import retries, take_retries
 from feeder.source.location.storage import check_listed, stamp_path, stamp_status
 from feeder.source.source import Item, Source, SourceSpec, open_source
 
@@ -92,6 +93,7 @@ def list_source(
             ) as messages:
                 for message in messages:
                     progress.count(message)
+                    retries.update(message.get("retries", {}))
     finally:
         progress.clear()
     return read_lists(work_folder, range(len(spec.containers)))
@@ -147,8 +149,8 @@ class Task(msgspec.Struct, frozen=True, kw_only=True):
     container: int
 
 
-def perform(setup: Setup, task: Task, report: Report) -> None:
-    """List one container, in a worker process; reports "count"."""
+def perform(setup: Setup, task: Task, report: Report) -> Message:
+    """List one container, in a worker process; reports "count", "bytes", and "retries"."""
     work_folder = path_from_text(setup.work_folder)
     spec = read_spec(work_folder)
     with closing(open_source(spec, setup.work_folder)) as source:
@@ -159,6 +161,7 @@ def perform(setup: Setup, task: Task, report: Report) -> None:
             task.container,
             lambda count, size_bytes=0: report.add(count=count, bytes=size_bytes),
         )
+    return {"retries": take_retries()}
 
 
 def _list_one(

@@ -17,9 +17,9 @@ import itertools
 import os
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
@@ -44,7 +44,7 @@ from feeder.pack.items import SourceItems, check_names, merge_lists, write_items
 from feeder.pack.label_reading import LabelReading, read_labels
 from feeder.pack.label_words import describe_labels, label_warnings
 from feeder.pack.options import PackOptions, TooManyBadImages
-from feeder.pack.part import READS_AT_ONCE, Setup, Task
+from feeder.pack.part import READS_AT_ONCE, READS_AT_ONCE_MIN, Setup, Task
 from feeder.pack.progress import ProgressLine
 from feeder.pack.publish import count_classes, publish_parts, read_quarantine
 from feeder.pack.split import Selection, select_items
@@ -62,6 +62,7 @@ from feeder.pack.work_folder import (
 from feeder.process.output_file import explain_disk_errors, is_inside
 from feeder.process.path_text import path_from_text, path_to_text, printable
 from feeder.process.punched_file import can_punch
+from feeder.source.location.objects import retries, take_retries
 from feeder.source.recognise import recognise
 from feeder.source.source import SourceSpec
 from feeder.survey.numbers import plural
@@ -87,6 +88,8 @@ class PackSummary:
     packed_files: int = 0
     """By this run; earlier runs finished the others."""
     packed_bytes: int = 0
+    retries: Mapping[str, int] = field(default_factory=dict)
+    """Requests to a store that this run made again, by the reason."""
     seconds: float
 
 
@@ -107,6 +110,7 @@ def pack_dataset(
     listed) and ResourceError (disk full or not writable).
     """
     began_s = time.monotonic()
+    take_retries()
     location = source if isinstance(source, str) else path_to_text(source)
     with explain_disk_errors("packing into", destination, _REMEDY):
         check_destination(destination)
@@ -179,6 +183,7 @@ def _summarise(destination: Path, began_s: float, **facts: Any) -> PackSummary:
     return PackSummary(
         manifest=load_manifest(destination),
         quarantine=tuple(read_quarantine(destination)),
+        retries=take_retries(),
         seconds=time.monotonic() - began_s,
         **facts,
     )
@@ -356,13 +361,14 @@ def _pack_unfinished(
         conversion=state.conversion,
         label_bytes=state.labels.stored_bytes,
         strict=options.strict,
-        reads_at_once=max(1, READS_AT_ONCE // options.jobs),
+        reads_at_once=max(READS_AT_ONCE_MIN, READS_AT_ONCE // options.jobs),
     )
     progress.begin("packing", "images", state.files, done)
     try:
         with closing(run("feeder.pack.part", setup, tasks(), jobs=options.jobs)) as messages:
             for message in messages:
                 progress.count(message)
+                retries.update(message.get("retries", {}))
                 for name in ("count", "bytes", "quarantined"):
                     packed[name] += message.get(name, 0)
     finally:

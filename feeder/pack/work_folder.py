@@ -33,6 +33,7 @@ from feeder.plan.labels import LabelSpec
 from feeder.process.output_file import write_output
 from feeder.process.path_text import path_to_text, printable
 from feeder.process.regular_file import read_regular
+from feeder.source.location.storage import is_url
 
 STATE_NAME: Final = "state.json"
 SPEC_NAME: Final = "source.json"
@@ -234,6 +235,11 @@ class WorkFolder:
 
 def check_destination(destination: Path) -> None:
     """Raise ConfigError if this folder cannot become a dataset, nor holds one's beginning."""
+    if is_url(str(destination).replace(":/", "://", 1)):  # a path lacks one of its slashes
+        raise ConfigError(
+            f"{destination}: a dataset is packed into a folder of this machine: give one, and copy "
+            "it to the store when it is complete"
+        )
     if not destination.exists():
         return
     if not destination.is_dir():

@@ -14,13 +14,12 @@ from typing import Final
 from feeder.errors import ConfigError, DatasetError
 from feeder.process.path_text import decode_name, encode_name, printable
 from feeder.source.contents import describe_file
-from feeder.source.item_bytes import sniff_file
 from feeder.source.kinds import Kind
 from feeder.source.label_files.columns import has_image_suffix
 from feeder.source.listing import ItemListing
 from feeder.source.location.splits import find_splits, pair_splits
 from feeder.source.location.storage import is_folder, scan_folder, show_path
-from feeder.source.source import LooseFiles
+from feeder.source.source import FOLDERS_AHEAD, LooseFiles
 
 
 class ClassFolder(LooseFiles):
@@ -42,7 +41,8 @@ class ClassFolder(LooseFiles):
             )
         deep = 0
         common: set[str] | None = None
-        for name in classes:
+        for number, name in enumerate(classes):
+            self.walk_ahead(classes[number : number + FOLDERS_AHEAD])
             folders = self._list_class(name, listing)
             deep += bool(folders)
             common = folders if common in (None, folders) else set()
@@ -115,7 +115,7 @@ class ClassFolder(LooseFiles):
             if is_below:
                 folders.add(folder)
             is_known = has_image if is_below else has_own_image
-            if not is_known and sniff_file(self.path(file)) is not None:
+            if not is_known and self.begins_like_image(file, state):
                 has_image = True
                 has_own_image = has_own_image or not is_below
             self.add(file, name, listing, state)

@@ -17,6 +17,7 @@ import os
 import re
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Final, Literal, NamedTuple, Protocol
 
@@ -26,10 +27,22 @@ from feeder.errors import ConfigError, DatasetError
 from feeder.plan.labels import LabelChoice, Uncertain
 from feeder.process.path_text import decode_name, encode_name, path_from_text, printable
 from feeder.process.punched_file import punch_hole
-from feeder.source.item_bytes import SourceError, check_size, read_source
+from feeder.source.item_bytes import (
+    SNIFF_BYTES,
+    SourceError,
+    check_size,
+    read_source,
+    sniff_file,
+    sniff_format,
+)
 from feeder.source.kinds import find_kind
 from feeder.source.listing import ItemListing, fetched_path, list_path
-from feeder.source.location.objects import read_object, walk_objects
+from feeder.source.location.objects import (
+    ObjectEntry,
+    read_object,
+    read_start,
+    walk_objects,
+)
 from feeder.source.location.storage import (
     StoredFile,
     check_listed,
@@ -43,6 +56,9 @@ from feeder.source.location.storage import (
 _OPEN_MAX: Final = 64
 _PATH_BYTES_MAX: Final = 512
 _DEPTH_MAX: Final = 64
+FOLDERS_AHEAD: Final = 16
+"""Folders in a store that are listed at a time."""
+_ENTRIES_AHEAD: Final = 2000  # two pages, more than a class of ImageNet has
 _COMPRESSIONS: Final = ("gz", "gzip", "zst", "zlib")
 
 
@@ -253,6 +269,9 @@ class LooseFiles:
         self._spec = spec
         self._root = encode_name(spec.containers[0])
         self.is_remote = spec.is_remote
+        self._pool = ThreadPoolExecutor(FOLDERS_AHEAD)  # which starts threads at its first use
+        self._ahead: dict[str, Future[tuple[Iterator[ObjectEntry], bool]]] = {}
+        self._begins_with_image: dict[str, bool] = {}  # first files of folders
 
     def path(self, name: str) -> bytes:
         """Return the path of the file called ``name``, or of the folder; "" is the whole one."""
@@ -292,11 +311,46 @@ class LooseFiles:
         for folder in sorted(folders):
             yield from self.walk(folder, listing, above=(*above, identity))
 
+    def walk_ahead(self, names: Iterable[str]) -> None:
+        """Begin to list folders that ``walk`` will be asked for: in a store each takes requests."""
+        for name in names if self.is_remote else ():
+            if name not in self._ahead:
+                self._ahead[name] = self._pool.submit(self._begin_walk, name)
+
+    def _begin_walk(self, name: str) -> tuple[Iterator[ObjectEntry], bool]:
+        """Return what is below a folder, and whether the first file begins like an image."""
+        entries = walk_objects(decode_name(self.path(name)))
+        first = list(itertools.islice(entries, _ENTRIES_AHEAD))
+        is_image = False
+        if first:
+            state = first[0].size_bytes, first[0].stamp
+            is_image = self.begins_like_image(f"{name}/{decode_name(first[0].name)}", state)
+        return itertools.chain(first, entries), is_image
+
+    def begins_like_image(self, name: str, state: FileState | None = None) -> bool:
+        """Return whether a file that ``walk`` yielded begins like an image."""
+        known = self._begins_with_image.pop(name, None)
+        if known is not None:
+            return known
+        path = self.path(name)
+        if state is None or not self.is_remote:
+            return sniff_file(path) is not None
+        return sniff_format(read_start(decode_name(path), min(state[0], SNIFF_BYTES))) is not None
+
     def _walk_objects(
         self, name: str, listing: ItemListing
     ) -> Iterator[tuple[str, FileState | None]]:
+        begun = self._ahead.pop(name, None)
+        if begun is None:
+            entries = walk_objects(decode_name(self.path(name)))
+        else:
+            entries, is_image = begun.result()
+            first = next(entries, None)
+            if first is not None:
+                self._begins_with_image = {f"{name}/{decode_name(first.name)}": is_image}
+                entries = itertools.chain((first,), entries)
         hidden = ""
-        for entry in walk_objects(decode_name(self.path(name))):
+        for entry in entries:
             path = decode_name(entry.name)
             if path.startswith(".") or "/." in path:
                 at = path.find("/", f"/{path}".index("/."))
@@ -331,7 +385,8 @@ class LooseFiles:
         """Do nothing: there are none."""
 
     def close(self) -> None:
-        """Close nothing: no file stays open."""
+        """End what lists ahead; no file stays open."""
+        self._pool.shutdown(wait=False, cancel_futures=True)
 
 
 def open_source(spec: SourceSpec, work_folder: str) -> Source:

@@ -28,6 +28,7 @@ from bench.chaos.scene import Feeder, Scene
 from bench.cli import main
 from bench.fetcher import BatchFetcher
 from feeder.plan.recipe import Recipe
+from tests.support.stores import loopback_store
 
 ORDERS = ClientOrders(
     endpoints=[], rank=1, world_size=3, batch_size=8, image_size=8, steps=4, epochs=5
@@ -178,10 +179,17 @@ def test_leaks_are_found(dataset: Path, monkeypatch: pytest.MonkeyPatch) -> None
 
 
 @pytest.mark.extensive("a whole run of the bench")
-def test_a_short_run_with_faults_has_no_wrong_batch(dataset: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("options", [[], ["--store"]], ids=["local", "store"])
+def test_a_short_run_with_faults_has_no_wrong_batch(
+    options: list[str], dataset: Path, tmp_path: Path
+) -> None:
+    if options:
+        pytest.importorskip("obstore", reason="the extra `stores` is not installed")
+        with loopback_store({}):  # skips without nginx
+            pass
     out = tmp_path / "chaos.json"
     settings = ["--batch-size", "4", "--image-size", "32", "--calm", "1", "--json", str(out)]
-    settings += ["--every", "0.5", "--seed", "3"]
+    settings += ["--every", "0.5", "--seed", "3", *options]
     before = {process.pid for process in psutil.Process().children(recursive=True)}
     for minutes in ("0.06", "0.3", "1"):  # a slow machine has no room for three faults in less
         status = main(["chaos", str(dataset), *settings, "--minutes", minutes])

@@ -15,8 +15,8 @@ from bench.loopback_store import LoopbackStore
 from bench.store_proxy import CHANGED_ETAG, KINDS, STATUSES, StoreProxy
 from feeder.errors import ResourceError
 from feeder.process.child import python_command
-from tests.support.loopback_stores import loopback_store
 from tests.support.raw_client import DEADLINE_S, wait_until
+from tests.support.stores import loopback_store
 
 DATA = bytes(range(256)) * 4_001  # no multiple of a piece
 PATH = "/bucket/set/shard-0"

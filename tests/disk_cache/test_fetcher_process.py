@@ -44,6 +44,21 @@ def test_wants_are_fetched_and_counted(cache: DiskCache, folder: Path, store: We
         assert record.fetched_bytes > 0.9 * store.sent_bytes()
 
 
+def test_the_record_says_what_the_host_owns_and_what_the_fetcher_costs(
+    cache: DiskCache, folder: Path
+) -> None:
+    with fetching(cache, {"blobs": folder}) as (fetcher, node):
+        whole = fetcher.beat()
+        assert whole.pid == fetcher.process.pid
+        assert whole.full_bytes > 0, "all, as long as nothing is known"
+        node.send(Owned("blobs", ((0, 16), (32, 64))))
+        wait_until(lambda: fetcher.beat().full_bytes < whole.full_bytes, "its lanes alone")
+        owned = fetcher.beat()
+        assert owned.full_bytes == pytest.approx(whole.full_bytes * 48 / SAMPLES, rel=0.1)
+        assert owned.cpu_s >= whole.cpu_s > 0
+        assert owned.expires_in_s == -1, "a web server needs no credentials"
+
+
 def test_what_is_there_is_answered_without_the_store(
     cache: DiskCache, folder: Path, store: WebStore
 ) -> None:
@@ -158,6 +173,21 @@ def test_a_cache_smaller_than_the_dataset_keeps_to_its_budget(
     assert cache.used_bytes() <= budget + 7_000_000
     with closing(CachedDataset.open(folder)) as cached:
         assert cached.samples_there[0], "with it, a start does not need the store"
+
+
+def test_a_node_process_that_vanishes_takes_its_wants_along(
+    cache: DiskCache, folder: Path, store: WebStore
+) -> None:
+    store.fault = lambda name, first, end: "hold" if name.endswith("1.fds") else ""
+    with fetching(cache, {"blobs": folder}) as (fetcher, node):
+        with closing(fetcher.connect()) as other:
+            other.send(Want(1, "blobs", ((0, SAMPLES),)), Ahead("blobs", ((0, SAMPLES),)))
+            wait_until(lambda: fetcher.beat().waiting == 1, "it waits")
+        wait_until(lambda: fetcher.beat().waiting == 0, "it is forgotten")
+        assert fetcher.beat().queued_pieces == 0
+        assert node.want(1, 0, 1) == Here(1)
+        store.release()
+        assert node.want(2, 40, 41) == Here(2)
 
 
 def test_a_connection_that_breaks_the_protocol_is_closed_and_the_others_stay(

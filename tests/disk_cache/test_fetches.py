@@ -211,7 +211,7 @@ def test_a_batch_of_its_own_lanes_is_fetched_by_pieces(
     node.begin(1, session=session)
     (want,) = fetcher.wants()
     assert want.whole
-    assert want.ranges == other.ranges_of(other.pieces_of(session.plan.samples(1)).tolist())
+    assert want.ranges == other.ranges_of(other.pieces_of(session.plan.samples(1)))
 
 
 def test_a_batch_of_another_feeder_is_fetched_by_samples_and_nothing_follows(

@@ -13,8 +13,13 @@ import pytest
 from feeder.dataset.manifest import load_manifest
 from feeder.disk_cache.cached import CachedDataset, is_cached, read_origin
 from feeder.disk_cache.folder import MARKER_NAME, DiskCache, prepare
+from feeder.disk_cache.transfers import Transfers
 from feeder.errors import ConfigError, DatasetError, ResourceError, StoreError
+from feeder.metrics.records import StoreRecord
+from feeder.store.address import StoreAddress
+from feeder.store.client import Store
 from tests.disk_cache.web_store import WebStore, serve_store
+from tests.support.stores import S3Server
 
 
 @pytest.fixture
@@ -168,6 +173,34 @@ def test_damaged_files_are_made_again(cache: DiskCache, url: str, name: str) -> 
         assert cached.has(np.array([0])), "the first sample is fetched again"
     assert len(warnings) == (name == "presence")
     assert (folder / name).read_bytes() == whole
+
+
+def test_what_a_killed_process_left_unfinished_is_finished(cache: DiskCache, url: str) -> None:
+    folder = prepare(cache, url)
+    (folder / "origin.json").rename(folder / "origin.json.tmp")
+    (folder / "manifest.json").rename(folder / "manifest.json.tmp")
+    assert cache.folders() == []
+    assert prepare(cache, url) == folder
+    assert leftovers(cache) == []
+    with closing(CachedDataset.open(folder)) as cached:
+        assert cached.has(np.array([0]))
+
+
+def test_a_dataset_in_s3_is_prepared_and_fetched(
+    cache: DiskCache, published: Path, s3: S3Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in s3.environment.items():
+        monkeypatch.setenv(name, value)
+    s3.make_bucket("datasets")
+    s3.put_folder("datasets", "some/blobs", published / "blobs")
+    folder = prepare(cache, "s3://datasets/some/blobs/")
+    with closing(CachedDataset.open(folder)) as cached:
+        transfers = Transfers(cached, Store(StoreAddress.parse(cached.url)), StoreRecord())
+        for piece in range(cached.pieces):
+            assert transfers.fetch(piece, [cached.range_of(piece)])
+    for name in ("manifest.json", "shard-00000.fds", "shard-00002.fds"):
+        assert (folder / name).read_bytes() == (published / "blobs" / name).read_bytes()
+    assert len((folder / "objects").read_text().splitlines()) == 3
 
 
 def test_only_what_nobody_has_open_is_dropped(cache: DiskCache, url: str) -> None:

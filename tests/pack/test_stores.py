@@ -3,7 +3,8 @@
 import contextlib
 import gzip
 import shutil
-from collections.abc import Callable, Iterator
+import threading
+from collections.abc import Callable, Iterator, Mapping
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -12,18 +13,31 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from feeder.cli.pack import format_summary
 from feeder.dataset.manifest import MANIFEST_NAME, load_manifest
 from feeder.errors import ConfigError, ResourceError, SourceChangedError, StoreError
 from feeder.pack import containers, run
+from feeder.pack.options import PackOptions
+from feeder.pack.run import pack_dataset
 from feeder.pack.work_folder import WorkFolder
 from feeder.process.punched_file import can_punch
 from feeder.source.location import objects
+from feeder.source.recognise import recognise
 from tests.pack.test_kinds import WRITERS
 from tests.pack.test_run import Killed, kill_at, resume
 from tests.source.listings import JPEG, put
 from tests.source.tar_writer import tar_bytes
-from tests.support.sources import encoded, file_tree, image, make_source, pack, run_inline
-from tests.support.stores import Fault, FaultyStore, S3Server, refusal, reset, status
+from tests.support.raw_client import DEADLINE_S
+from tests.support.sources import (
+    encoded,
+    file_tree,
+    image,
+    make_source,
+    pack,
+    run_inline,
+    silent,
+)
+from tests.support.stores import Answer, Fault, FaultyStore, S3Server, refusal, reset, status
 
 pytest.importorskip("obstore")
 
@@ -266,12 +280,13 @@ def test_a_failure_that_passes_is_counted_and_changes_nothing(
     store: FaultyStore, tmp_path: Path
 ) -> None:
     upload(store, make_source(tmp_path / "source", 20))
-    objects.retries.clear()
     store.fail("class1/image010.jpg", status(503), reset)
-    pack("s3://bucket/raw/", tmp_path / "packed", shards=3)
+    summary = pack("s3://bucket/raw/", tmp_path / "packed", shards=3)
+    assert summary.retries == {"throttled": 1, "reset": 1}
+    line = "  store: 2 requests made again: reset (1), throttled (1)"
+    assert line in format_summary(tmp_path / "packed", summary)
     pack(tmp_path / "source", tmp_path / "expected", shards=3)
     assert file_tree(tmp_path / "packed") == file_tree(tmp_path / "expected")
-    assert objects.retries == {"throttled": 1, "reset": 1}
 
 
 def test_other_options_before_packing_begins_fetch_nothing_again(
@@ -300,6 +315,35 @@ def test_other_options_after_packing_began_are_refused_and_keep_the_copies(
         pack("s3://bucket/raw/", tmp_path / "packed", reading={"label_kind": "name"}, shards=2)
     pack("s3://bucket/raw/", tmp_path / "packed", shards=2)
     assert {name: whole_reads(store, name) for name in large_tars} == dict.fromkeys(large_tars, 1)
+
+
+class Crowded(FaultyStore):
+    """A store that answers a request only once as many others of its kind have come."""
+
+    def __init__(self, objects: dict[str, bytes]) -> None:
+        super().__init__(objects)
+        self.crowds: dict[str, threading.Barrier] = {}
+        """By a part of what is requested."""
+
+    def answer(self, target: str, headers: Mapping[str, str]) -> Answer:
+        for part, crowd in self.crowds.items():
+            if part in target:
+                crowd.wait(DEADLINE_S)
+        return super().answer(target, headers)
+
+
+def test_folders_are_listed_and_images_read_many_at_a_time(
+    tmp_path: Path, use_store: Callable[[FaultyStore], None], when_listed: WhenListed
+) -> None:
+    files = file_tree(make_source(tmp_path / "source", 64, classes=8))
+    with Crowded({f"bucket/raw/{name}": data for name, data in files.items()}) as store:
+        use_store(store)
+        spec = recognise("s3://bucket/raw/")
+        store.crowds["prefix=raw%2Fclass"] = threading.Barrier(8)
+        when_listed(lambda: store.crowds.update({".jpg": threading.Barrier(64)}))
+        options = PackOptions(shards=1, jobs=1)
+        pack_dataset("s3://bucket/raw/", tmp_path / "packed", options, silent(), spec=spec)
+    assert load_manifest(tmp_path / "packed").samples == 64
 
 
 # Copies of containers

@@ -30,7 +30,7 @@ PATIENCE_S: Final = 30.0
 _READ_AHEAD_BYTES: Final = 8 << 20
 
 retries: Counter[str] = Counter()
-"""Requests of this process that were made again, by the reason."""
+"""Requests of this process that were made again since ``take_retries``, by the reason."""
 
 
 class ObjectEntry(NamedTuple):
@@ -66,6 +66,13 @@ def open_bucket(url: str) -> "Store":
     return Store(StoreAddress.parse(url), on_retry=count, patience_s=PATIENCE_S)
 
 
+def take_retries() -> dict[str, int]:
+    """Return and forget the retries of this process, and those that it was told of."""
+    taken = dict(retries)
+    retries.clear()
+    return taken
+
+
 def stamp_object(size_bytes: int, version: str) -> int:
     """The stamp of an object with this ETag, 1 .. 2**64 - 1; of one without, with this time."""
     # Azure quotes ETags in answers, but not in listings.
@@ -96,6 +103,15 @@ def read_object(url: str, listed: int | None) -> bytes:
     if listed not in (None, stamp_object(fetched.size_bytes, fetched.etag)):
         raise changed(url)
     return bytes(fetched.data)
+
+
+def read_start(url: str, size_bytes: int) -> bytes:
+    """Return the first bytes of an object that was listed; SourceChangedError."""
+    store, name = open_store(url)
+    try:
+        return bytes(store.read(name, 0, size_bytes).data)
+    except StoreError as error:
+        raise as_change(error, url) from None
 
 
 def changed(url: str, what: str = "it was written again or replaced") -> SourceChangedError:
