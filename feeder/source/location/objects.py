@@ -16,6 +16,7 @@ import functools
 import hashlib
 import io
 import os
+import threading
 from collections import Counter
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
@@ -30,6 +31,8 @@ AT_ONCE: Final = 64
 """Requests at a time for objects that are looked at, or read, one by one."""
 PATIENCE_S: Final = 30.0
 _READ_AHEAD_BYTES: Final = 8 << 20
+
+_opening: Final = threading.Lock()
 
 retries: Counter[str] = Counter()
 """Requests of this process that were made again since ``take_retries``, by the reason."""
@@ -53,7 +56,8 @@ def open_store(url: str) -> "tuple[Store, str]":
     """Return the store that has the object or folder at ``url``, and its name there."""
     scheme, _, rest = url.partition("://")
     bucket, _, name = rest.partition("/")
-    return open_bucket(f"{scheme}://{bucket}"), name.rstrip("/")
+    with _opening:  # else each of 64 threads would find credentials and read certificates, for 3 s
+        return open_bucket(f"{scheme}://{bucket}"), name.rstrip("/")
 
 
 @functools.lru_cache(maxsize=64)
