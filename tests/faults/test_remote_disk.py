@@ -180,12 +180,7 @@ def test_what_is_damaged_under_a_running_daemon_is_fetched_again(scene: Scene, d
         kept = there(scene.disk, damage)
         DAMAGES[damage](cached_folder(scene.disk, damage) / SHARD)
         assert taken + taker.take(2 * EPOCH - 1) == scene.epochs
-    again = {
-        shard
-        for shard, first, end in scene.remote.shard_reads(damage, before)
-        if any(place[0] < end and first < place[1] for place in kept[shard])
-    }
-    assert again <= {SHARD}, "the others were not damaged"
+    assert scene.remote.find_again(damage, kept, before) <= {SHARD}, "the others are not damaged"
 
 
 def test_a_disk_that_others_fill_is_served_from_as_far_as_it_goes(
