@@ -1,4 +1,4 @@
-"""A cached dataset: a remote dataset's folder on this disk, of whose samples some are there.
+"""A cached dataset: the folder on this disk that holds some samples of a remote dataset.
 
     origin.json      Origin; written last: with it, the folder is a cached dataset
     manifest.json    as in the store, byte for byte
@@ -6,17 +6,17 @@
     presence         [a byte a sample][a byte a shard, for its header and index]: 1 is there
     objects          lines "3 ETAG": the object that shard 3 is fetched from
 
-Workers read it as any dataset. ``presence`` is mapped by those who read it, and outlives all of
+Workers read it as any dataset. ``presence`` is mapped by its readers, and outlives all of
 them. It carries the locks of processes that share the folder, open file description locks on byte
 numbers, which the kernel drops when a process ends:
 
-    piece                   shared while somebody reads it, exclusive while it is evicted
+    piece                   shared while it is read, exclusive while it is evicted
     FETCHING + piece        exclusive while it is fetched
     INDEXING + shard        exclusive while its header and index are fetched
     IN_USE                  shared while a process has the dataset open, exclusive to remove it
 
 Invariant: a sample is present only if its bytes, and those of its shard's index, were written
-before. After a crash of the machine, which may lose what was written last, a checksum tells.
+before. After a crash of the machine, which may lose the last writes, a checksum finds that.
 """
 
 import errno

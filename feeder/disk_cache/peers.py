@@ -1,6 +1,6 @@
 """Copies from other feeders: what a Want needs of a lane that one of them owns, before the store.
 
-    Want ─► who owns the lane: ``Ownership``, as clients compute it ─► BlobsRequest ─► Blobs
+    Want ─► the lane's owner: ``Ownership``, as clients compute it ─► BlobsRequest ─► Blobs
          ─► compared with the checksums, as what comes from the store ─► pwrite ─► presence
 
 Which peer has a sample is known by names alone: those of the list or, of a list without names,
@@ -47,7 +47,7 @@ STAND_INS: Final = 2
 NAMES_LEARNT_MAX: Final = 64
 """In a longer list without names endpoints own lanes, as for clients (``client.core.links``)."""
 
-_LINKS_MAX: Final = 16  # that nobody uses at the moment; each has a context of its own
+_LINKS_MAX: Final = 16  # idle ones; each has a context of its own
 _TICK_S: Final = 1.0
 _REPORT_S: Final = 2.0
 _BACKOFF_MAX_S: Final = 30.0
@@ -105,7 +105,7 @@ class Peers:
         threading.Thread(target=self._follow, name="peers", daemon=True).start()
 
     def close(self) -> None:
-        """End the thread, within a tick, and close the links that nobody uses."""
+        """End the thread, within a tick, and close the idle links."""
         self._is_closed.set()
         self._directory.close()
         with self._guard:
@@ -225,7 +225,7 @@ class Peers:
         self._own_names = (self._name,) if is_named and self._name else ()
 
     def _look_at(self, peer: _Peer) -> None:
-        """Ask a peer for its report: that it answers, who it is, and what it serves."""
+        """Request a peer's report: its name, and what it serves."""
         try:
             report = request_report(peer.endpoint, _REPORT_S, self._keys)
         except FeederError as error:
@@ -250,7 +250,7 @@ class Peers:
         peer.refusal = ""
 
     def _leave_out(self, peer: _Peer) -> None:
-        """Ask a peer for nothing but its report, some time later; that tells what is wrong."""
+        """Request only a peer's report, some time later; it shows what is wrong."""
         peer.is_away, peer.report_s = True, time.monotonic() + peer.backoff.next_s()
 
 

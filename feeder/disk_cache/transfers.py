@@ -183,7 +183,7 @@ class Transfers:
             return is_ours
 
     def evict(self, piece: int) -> bool:
-        """Free the room of a piece; False if somebody reads or fetches it. Raises OSError."""
+        """Free the room of a piece; False if it is being read or fetched. Raises OSError."""
         cached = self.cached
         with self._sole(piece) as is_ours:
             if not (is_ours and cached.lock(piece)):

@@ -1,4 +1,4 @@
-"""What a node process tells the fetcher beside its wants: what will be wanted, and what no more.
+"""The hints of a node process for the fetcher: which samples are next, and which are used up.
 
 With each batch of its own lanes it announces the pieces that the lane's next batch needs, of the
 next epoch if there is none in this one, and takes back those that are used up. The ranks of a job
@@ -39,7 +39,7 @@ class Hints:
     def give(
         self, session: Session, plan: EpochPlan, index: int, following: Callable[[], EpochPlan]
     ) -> None:
-        """Tell what follows from a request for a batch of a lane that this host owns.
+        """Send what follows from a request for a batch of a lane that this host owns.
 
         ``following`` returns the plan of the next epoch.
         """
@@ -74,7 +74,7 @@ class Hints:
                 self._send_owned(key[0])
 
     def repeat(self) -> None:
-        """Tell a new fetcher all that holds."""
+        """Send all that holds to a new fetcher."""
         for (name, _, _), order in self._orders.items():
             self._send_owned(name)
             for window in filter(None, order.windows.values()):
