@@ -4,9 +4,9 @@
         MARKER                      Feeder made this folder, and may remove what is in it
         NAME-CONTENT-HASH/          a cached dataset; of its URL and its manifest's ETag
 
-A process that makes or mends a dataset's folder holds a lock on a byte of MARKER. A dataset whose manifest
-has changed in the store is another one, with a folder of its own; the old one is evicted when room
-is needed.
+A process that makes or mends a dataset's folder holds a lock on a byte of MARKER. A dataset whose
+manifest has changed in the store is another one, with a folder of its own; the old one is evicted
+when room is needed.
 """
 
 import errno
