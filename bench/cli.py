@@ -177,7 +177,7 @@ def build_parser() -> argparse.ArgumentParser:
     sizes = {"images": 1024, "rounds": 5, "batches": 5, "clients": 4, "idle": 3.0}
     _add_modes(add("stream", stream.run, takes, what, **sizes, **_SOAK))
     what = "a dataset in an object store: warm and cold cache, first batch, epochs"
-    sizes = {"gib": 2.0, "rounds": 5, "delay": 0.0}
+    sizes = {"gib": 4.0, "rounds": 5, "delay": 0.0}
     add("store", store.run, "[DST] json core parts quick", what, **sizes)
     what = "what each optimisation is worth, one by one"
     add("ablate", ablate.run, "[DST] json plot", what, images=512, rounds=9, batches=4)

@@ -8,11 +8,13 @@ with the larger of computing and transferring, both measured or known in the sam
 """
 
 import argparse
+import resource
 import sys
 import tempfile
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -24,12 +26,12 @@ from feeder.pack.progress import ProgressLine
 
 from ..daemon import Daemon
 from ..data.material import large_dataset
-from ..fetcher import TIMEOUT_S
+from ..fetcher import TIMEOUT_S, BatchFetcher
 from ..loopback_store import LoopbackStore
 from ..machine import choose_cores, describe_machine, pinned_to
 from ..report import RATE, JudgedReport, Result, compare, format_number, single, summarise
 from ..rounds import Contender, measure, rates
-from .scene import BATCH_SIZE, FEEDERS, IMAGE_SIZE, NAME, WINDOWS, Limit, Scene
+from .scene import BATCH_SIZE, FEEDERS, IMAGE_SIZE, NAME, USUAL_BATCH_SIZE, WINDOWS, Limit, Scene
 
 LIMIT: Final = 400e6  # bytes a second
 SMALL_SHARE: Final = 0.3  # of the dataset, for the small cache
@@ -47,7 +49,7 @@ PARTS: Final = ("warm", "cold", "first", "epoch", "small", "peers")
 _DISTINCT: Final = 512  # images, which are repeated
 _LATER_EPOCHS: Final = 2
 _SLOW: Final = 2.0  # how much longer than computing the transfer of the slow epoch takes
-_WARM_BATCHES: Final = 32  # of a turn
+_WARM_BATCHES: Final = 4  # of a turn
 _REPORT_S: Final = 1.5  # until a report has what was copied before
 
 _Rows = list[Result]
@@ -115,8 +117,7 @@ def run(arguments: argparse.Namespace) -> StoreReport:
         results = [row for part in parts for row in measures[part]()]
     measured = {
         "rounds": rounds,
-        "batch size": BATCH_SIZE,
-        "image size": IMAGE_SIZE,
+        "batches": f"{USUAL_BATCH_SIZE} images of 224 px (warm), {BATCH_SIZE} of {IMAGE_SIZE} px",
         "dataset": f"{scene.size_bytes / 1e9:.2f} GB, in {WINDOWS} windows",
         "limit": f"{LIMIT / 1e6:g} MB/s, {1e3 * arguments.delay:g} ms a request",
     }
@@ -163,16 +164,33 @@ def _measure_warm(scene: Scene, rounds: int) -> _Rows:
             "warm/local": stack.enter_context(scene.local()),
             "warm/remote": stack.enter_context(scene.remote(cache)),
         }
-        contenders = {
-            name: stack.enter_context(scene.open(daemon)).advance
+        costs = _Costs()
+
+        def advance(name: str, fetcher: BatchFetcher, first: int, end: int) -> None:
+            with costs.of(name, daemons[name].busy_s):
+                fetcher.advance(first, end)
+
+        contenders: dict[str, Contender] = {
+            name: partial(
+                advance, name, stack.enter_context(scene.open(daemon, scene.usual_recipe))
+            )
             for name, daemon in daemons.items()
         }
         before = scene.store.body_bytes()
         batches = 4 * _WARM_BATCHES
-        taken = measure(contenders, rounds=rounds, items=batches, piece=_WARM_BATCHES)
+        taken = measure(
+            contenders,
+            rounds=rounds,
+            items=batches,
+            piece=_WARM_BATCHES,
+            after_warm_up=costs.drop,
+            after_round=costs.end_round,
+        )
         fetched = scene.store.body_bytes() - before
+    images = batches * USUAL_BATCH_SIZE
     return [
-        *compare(rates(taken, batches * BATCH_SIZE), RATE),
+        *compare(rates(taken, images), RATE),
+        *compare(rates(costs.rounds, images), RATE),
         single("warm/left", "datasets", fetched / scene.size_bytes),
     ]
 
@@ -180,34 +198,67 @@ def _measure_warm(scene: Scene, rounds: int) -> _Rows:
 def _measure_cold(scene: Scene, limit: Limit, rounds: int) -> _Rows:
     """The whole dataset into new files, by the library alone and by `feeder cache fetch`."""
     ways = {"obstore": scene.fetch_alone, "fetch": scene.fetch}
-    with ExitStack() as stack:
-        # Emptied between rounds, not in the turns that are timed.
-        emptied = stack.enter_context(ExitStack())
+    costs = _Costs()
 
-        def fetch(way: str, endpoint: str, _first: int, _end: int) -> None:
-            ways[way](emptied.enter_context(scene.cache()), endpoint)
+    def fetch(way: str, endpoint: str, name: str, _first: int, _end: int) -> None:
+        with scene.cache() as cache, costs.of(name, _children_s):
+            ways[way](cache, endpoint)
 
-        contenders: dict[str, Contender] = {}
-        for suffix, endpoint in (("", ""), ("-limited", limit.endpoint)):
-            for way in ways:
-                contenders[f"cold/{way}{suffix}"] = partial(fetch, way, endpoint)
-        before = limit.busy_s(), scene.store.busy_s()
-        taken = measure(
-            contenders,
-            rounds=rounds,
-            after_warm_up=emptied.close,
-            after_round=lambda _: emptied.close(),
-        )
-        proxy_s, nginx_s = limit.busy_s() - before[0], scene.store.busy_s() - before[1]
-    gigabytes = (rounds + 1) * scene.size_bytes / 1e9  # and the pass that warms up
-    baselines = {
-        name: name.replace("fetch", "obstore") if "fetch" in name else None for name in contenders
-    }
+    contenders: dict[str, Contender] = {}
+    for suffix, endpoint in (("", ""), ("-limited", limit.endpoint)):
+        for way in ways:
+            name = f"cold/{way}{suffix}"
+            contenders[name] = partial(fetch, way, endpoint, name)
+    before_s = limit.busy_s(), scene.store.busy_s()
+    taken = measure(
+        contenders, rounds=rounds, after_warm_up=costs.drop, after_round=costs.end_round
+    )
+    proxy_s, nginx_s = limit.busy_s() - before_s[0], scene.store.busy_s() - before_s[1]
+    turn_gb = (rounds + 1) * scene.size_bytes / 1e9  # of a contender, with the pass that warms up
+    rows: _Rows = []
+    for seconds in (taken, costs.rounds):
+        bases = {name: name.replace("fetch", "obstore") for name in seconds}
+        baselines = {name: base if base != name else None for name, base in bases.items()}
+        rows += compare(rates(seconds, scene.size_bytes / 1e6), "MB/s", baselines)
     return [
-        *compare(rates(taken, scene.size_bytes / 1e6), "MB/s", baselines),
-        single("cpu/nginx", "s/GB", nginx_s / (4 * gigabytes)),
-        single("cpu/proxy", "s/GB", proxy_s / (2 * gigabytes)),
+        *rows,
+        single("cpu/nginx", "s/GB", nginx_s / (len(contenders) * turn_gb)),
+        single("cpu/proxy", "s/GB", proxy_s / (len(ways) * turn_gb)),
     ]
+
+
+class _Costs:
+    """What turns cost without their preparation: the time, and the CPU time as NAME/cpu, by round.
+    The latter is to be read on a machine in use."""
+
+    def __init__(self) -> None:
+        self.rounds: dict[str, list[float]] = {}
+        self._wall_s: defaultdict[str, float] = defaultdict(float)
+        self._cpu_s: defaultdict[str, float] = defaultdict(float)
+
+    @contextmanager
+    def of(self, name: str, busy_s: Callable[[], float]) -> Iterator[None]:
+        cpu_s, wall_s = busy_s(), time.monotonic()
+        yield
+        self._wall_s[name] += time.monotonic() - wall_s
+        self._cpu_s[f"{name}/cpu"] += busy_s() - cpu_s
+
+    def drop(self) -> None:
+        self._wall_s.clear()
+        self._cpu_s.clear()
+
+    def end_round(self, taken: dict[str, float]) -> None:
+        """Correct the round's times, as ``measure`` allows, and keep those of the CPU."""
+        taken.update(self._wall_s)
+        for name, cpu_s in self._cpu_s.items():
+            self.rounds.setdefault(name, []).append(cpu_s)
+        self.drop()
+
+
+def _children_s() -> float:
+    """Return the CPU time of the children that have ended, with theirs."""
+    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return usage.ru_utime + usage.ru_stime
 
 
 def _measure_first(scene: Scene, limit: Limit, rounds: int) -> _Rows:

@@ -11,6 +11,7 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -31,6 +32,7 @@ from ..machine import pinned_to
 NAME: Final = "dataset"
 BATCH_SIZE: Final = 32  # as in stream --cold: small windows have room for it
 IMAGE_SIZE: Final = 112  # decoding is cheap, so the way of the bytes counts for more
+USUAL_BATCH_SIZE: Final = 256
 WINDOWS: Final = 8  # of the working set, in the dataset
 FEEDERS: Final = 4  # of a fleet
 
@@ -61,12 +63,11 @@ class Scene:
         self.core, self.other = core, other
         self._layout = load_manifest(path).layout
         self.size_bytes = self._layout.size_bytes
-        self.recipe = Recipe.for_split(
-            "train",
-            batch_size=BATCH_SIZE,
-            image_size=IMAGE_SIZE,
-            working_set=self.size_bytes // WINDOWS,
-        )
+        recipe = partial(Recipe.for_split, "train", working_set=self.size_bytes // WINDOWS)
+        self.recipe = recipe(batch_size=BATCH_SIZE, image_size=IMAGE_SIZE)
+        self.usual_recipe = recipe(batch_size=USUAL_BATCH_SIZE)
+        """As trainings have it: the cost of a batch matters as it does there."""
+        self.usual_recipe.plan_epoch(self._layout, seed=0, epoch=0)  # ConfigError: too small
         self._folder = folder
 
     @contextmanager
@@ -137,8 +138,8 @@ class Scene:
             with fetcher:
                 yield daemons, fetcher
 
-    def open(self, daemon: Daemon) -> BatchFetcher:
-        return BatchFetcher(daemon.ipc, recipe=self.recipe, timeout_s=_TIMEOUT_S)
+    def open(self, daemon: Daemon, recipe: Recipe | None = None) -> BatchFetcher:
+        return BatchFetcher(daemon.ipc, recipe=recipe or self.recipe, timeout_s=_TIMEOUT_S)
 
     def fetch(self, cache: Path, endpoint: str = "") -> None:
         """Fetch all of the dataset into a cache: `feeder cache fetch`."""

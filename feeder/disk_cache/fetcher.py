@@ -357,7 +357,8 @@ class Fetcher:
             case errno.ENOSPC | errno.EDQUOT:
                 return "disk-full", f"{where} has no room left: free some, or lower disk_bytes"
             case errno.EROFS | errno.EACCES | errno.EPERM:
-                return "disk-read-only", f"{where} cannot be written: make it writable"
+                why = f"cannot be written ({error.strerror})"
+                return "disk-read-only", f"{where} {why}: make it writable, then start again"
         return "disk-failing", f"{where} fails ({error.strerror}): check the disk"
 
     # --- Room -------------------------------------------------------------------------------------

@@ -120,7 +120,8 @@ class Fetches:
         if not is_there:
             self._ask(batch.fetch, fetch)
         if not batch.is_unowned:
-            self._hints.give(session, plan, batch.index)
+            following = functools.partial(self._plan_of, session, batch.epoch + 1)
+            self._hints.give(session, plan, batch.index, following)
         return [SamplesFetched(batch.fetch)] if is_there else []
 
     def check(self, number: int, chunk: PendingChunk) -> None:

@@ -138,13 +138,18 @@ class ChunkFiller:
         decoded, fallbacks = reader.decoded_bytes, reader.fallbacks
         real = len(ids)
         if real:
-            reader.fill(
-                ids,
-                seed=session.opened.seed,
-                epoch=chunk.epoch,
-                pixels=arrays.pixels[:real],
-                labels=arrays.labels[:real],
-            )
+            try:
+                reader.fill(
+                    ids,
+                    seed=session.opened.seed,
+                    epoch=chunk.epoch,
+                    pixels=arrays.pixels[:real],
+                    labels=arrays.labels[:real],
+                )
+            except DatasetError:
+                # Shards are opened again: a deleted one may have a successor.
+                self._dataset(session.opened.dataset).close()
+                raise
             arrays.sample_ids[:real] = ids
         if chunk.first == 0:
             self._advise(session, reader, plan, chunk.index)
