@@ -128,7 +128,10 @@ ROOMS: Mapping[str, Row] = {
         "msgspec xxhash",
     ),
     "repack": row("errors plan process jpeg jpeg.crop_decode dataset pack", "numpy msgspec"),
-    "disk_cache": row("errors metrics plan process dataset store", "numpy msgspec xxhash"),
+    "disk_cache": row(
+        "errors metrics plan wire process security client client.core dataset store",
+        "numpy msgspec xxhash",
+    ),
     "worker": row(
         "errors plan wire process jpeg dataset sample sample.cache_plan", "numpy msgspec"
     ),
@@ -136,7 +139,8 @@ ROOMS: Mapping[str, Row] = {
     "monitoring": row("errors metrics process diagnosis", "prometheus_client"),
     "doctor": row("errors installation process host jpeg security sample", "zmq"),
     "daemon": row(
-        f"{DECODING} session worker node diagnosis monitoring doctor disk_cache", "msgspec"
+        f"{DECODING} security client session worker disk_cache node diagnosis monitoring doctor",
+        "msgspec",
     ),
     "cli": row(
         f"{DECODING} security client client.core source survey pack pack_cache repack diagnosis "

@@ -19,18 +19,19 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
+from feeder.client.stats import request_report
 from feeder.errors import ConfigError
 from feeder.jpeg.libraries import check_libraries
 from feeder.pack.progress import ProgressLine
 
 from ..daemon import Daemon
 from ..data.material import large_dataset
-from ..fetcher import BatchFetcher
+from ..fetcher import TIMEOUT_S, BatchFetcher
 from ..loopback_store import LoopbackStore
 from ..machine import choose_cores, describe_machine, pinned_to
 from ..report import RATE, JudgedReport, Result, compare, format_number, single, summarise
 from ..rounds import Contender, measure, rates
-from .scene import BATCH_SIZE, IMAGE_SIZE, NAME, USUAL_BATCH_SIZE, WINDOWS, Limit, Scene
+from .scene import BATCH_SIZE, FEEDERS, IMAGE_SIZE, NAME, USUAL_BATCH_SIZE, WINDOWS, Limit, Scene
 
 LIMIT: Final = 400e6  # bytes a second
 SMALL_SHARE: Final = 0.3  # of the dataset, for the small cache
@@ -41,12 +42,15 @@ COLD_MIN: Final = 0.90
 EPOCH_MAX: Final = 1.15
 LEFT_MAX: Final = 1.01  # each byte once; manifest, indexes and the log's headers are the rest
 
-PARTS: Final = ("warm", "cold", "first", "epoch", "small")
+PEERS_LEFT_MAX: Final = 0.05
+
+PARTS: Final = ("warm", "cold", "first", "epoch", "small", "peers")
 
 _DISTINCT: Final = 512  # images, which are repeated
 _LATER_EPOCHS: Final = 2
 _SLOW: Final = 2.0  # how much longer than computing the transfer of the slow epoch takes
 _WARM_BATCHES: Final = 4  # of a turn
+_REPORT_S: Final = 1.5  # until a report has what was copied before
 
 _Rows = list[Result]
 
@@ -77,6 +81,12 @@ class StoreReport(JudgedReport):
                 f"With a cache of {SMALL_SHARE:.0%} of the dataset, later epochs read "
                 f"{small.value:.0%} of it from the disk."
             )
+        if left := rows.get("peers/left"):
+            lines.append(
+                f"{FEEDERS} feeders with such caches read {left.value:.1%} of it from the store in "
+                f"later epochs and copy {rows['peers/copied'].value:.0%} from each other; once one "
+                f"is killed, {rows['killed/left'].value:.0%} and {rows['killed/copied'].value:.0%}."
+            )
         return lines
 
 
@@ -102,6 +112,7 @@ def run(arguments: argparse.Namespace) -> StoreReport:
             "first": lambda: _measure_first(scene, limit, rounds),
             "epoch": lambda: _measure_epoch(scene, limit, rounds, arguments.delay),
             "small": lambda: _measure_small(scene, limit),
+            "peers": lambda: _measure_peers(scene, limit),
         }
         results = [row for part in parts for row in measures[part]()]
     measured = {
@@ -127,6 +138,9 @@ def judge(results: _Rows) -> list[str]:
             failures.append(f"{name} is {row.ratio:.3f} of {row.baseline}; at most {EPOCH_MAX:g}")
         if (row := rows.get(f"{name}/left")) and row.value > LEFT_MAX:
             failures.append(f"{row.value:.3f} datasets left the store in {name}; each byte once")
+    if (row := rows.get("peers/left")) and row.value > PEERS_LEFT_MAX:
+        most = f"at most {PEERS_LEFT_MAX:g}"
+        failures.append(f"{row.value:.3f} datasets left the store in peers; {most}")
     if (row := rows.get("first/batch")) and row.value > FIRST_S + rows["first/needed"].value:
         allowed_s = FIRST_S + rows["first/needed"].value
         failures.append(f"the first batch took {row.value:.2f} s; at most {allowed_s:.2f} s")
@@ -309,6 +323,39 @@ def _measure_small(scene: Scene, limit: Limit) -> _Rows:
         summarise("small/rate", RATE, images[1:]),
         summarise("small/left", "datasets", shares[1:]),
         summarise("small/from-disk", "datasets", [1 - share for share in shares[1:]]),
+    ]
+
+
+def _measure_peers(scene: Scene, limit: Limit) -> _Rows:
+    """Epochs of four feeders that copy from each other, after one that fills their caches, and as
+    many after one of them was killed."""
+    values: dict[str, list[float]] = {}
+    disk_bytes = round(SMALL_SHARE * scene.size_bytes)
+    with scene.fleet(limit.endpoint, disk_bytes) as (daemons, fetcher):
+
+        def copied_bytes() -> int:
+            reports = [request_report(daemon.ipc, TIMEOUT_S) for daemon in daemons]
+            return sum(report.store.peer_bytes for report in reports if report.store)
+
+        batches = fetcher.welcome.batches
+        for epoch in _count("epochs of four feeders", 1 + 2 * _LATER_EPOCHS):
+            if epoch == 1 + _LATER_EPOCHS:
+                daemons.pop().kill()
+            part = "filling" if epoch == 0 else "peers" if epoch <= _LATER_EPOCHS else "killed"
+            left, copied, began_s = scene.store.body_bytes(), copied_bytes(), time.monotonic()
+            fetcher.replay(epoch * batches, (epoch + 1) * batches)
+            taken_s = time.monotonic() - began_s
+            time.sleep(_REPORT_S)
+            left, copied = scene.store.body_bytes() - left, copied_bytes() - copied
+            for name, value in (
+                ("rate", batches * BATCH_SIZE / taken_s),
+                ("left", left / scene.size_bytes),
+                ("copied", copied / scene.size_bytes),
+            ):
+                values.setdefault(f"{part}/{name}", []).append(value)
+    return [
+        summarise(name, RATE if name.endswith("rate") else "datasets", numbers)
+        for name, numbers in values.items()
     ]
 
 

@@ -9,12 +9,13 @@ import os
 import subprocess
 import tempfile
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Final
 
+import msgspec
 import numpy as np
 
 from feeder.dataset.manifest import load_manifest
@@ -22,7 +23,7 @@ from feeder.errors import PeerError
 from feeder.plan.recipe import Recipe
 from feeder.process.child import child_environment, python_command
 
-from ..daemon import Daemon, feeder_command, running_daemon
+from ..daemon import Daemon, feeder_command, free_port, running_daemon
 from ..fetcher import BatchFetcher
 from ..line_process import LineProcess, start_process, stop_process
 from ..loopback_store import BUCKET, LoopbackStore
@@ -33,6 +34,7 @@ BATCH_SIZE: Final = 32  # as in stream --cold: small windows have room for it
 IMAGE_SIZE: Final = 112  # decoding is cheap, so the way of the bytes counts for more
 USUAL_BATCH_SIZE: Final = 256
 WINDOWS: Final = 8  # of the working set, in the dataset
+FEEDERS: Final = 4  # of a fleet
 
 _UNCACHED: Final = ("--decoded-bytes", "0", "--lease-s", "3600")  # all is decoded, and waits
 _TIMEOUT_S: Final = 600.0
@@ -101,6 +103,40 @@ class Scene:
             environ=self.store.environ(endpoint),
         ) as daemon:
             yield daemon
+
+    @contextmanager
+    def fleet(self, endpoint: str, disk_bytes: int) -> Iterator[tuple[list[Daemon], BatchFetcher]]:
+        """Run FEEDERS daemons, each with a cache of its own and the others as its peers over tcp,
+        and a client of all over ipc. They own equally many lanes."""
+        with ExitStack() as stack:
+            folder = stack.enter_context(self.cache())
+            ipc = [f"ipc://{folder}/{number}" for number in range(FEEDERS)]
+            tcp = [f"tcp://127.0.0.1:{free_port()}" for _ in ipc]
+            for name, endpoints in (("clients", ipc), ("peers", tcp)):
+                lines = [f"node-{number} {text}\n" for number, text in enumerate(endpoints)]
+                (folder / name).write_text("".join(lines))
+            daemons = []
+            for number in range(FEEDERS):
+                cache = stack.enter_context(self.cache())
+                peers = ("--name", f"node-{number}", "--peers", f"file://{folder}/peers")
+                with pinned_to(self.core):
+                    daemon = Daemon(
+                        self.store.url(NAME),
+                        ipc=ipc[number],
+                        tcp=tcp[number],
+                        workers=1,
+                        options=[*_UNCACHED, *cache_options(cache, disk_bytes), *peers],
+                        environ=self.store.environ(endpoint),
+                    )
+                stack.callback(daemon.terminate)
+                daemons.append(daemon)
+            recipe = msgspec.structs.replace(self.recipe, lanes=4 * FEEDERS, working_set=0)
+            window = 4 * FEEDERS  # docs/many-hosts.md
+            fetcher = BatchFetcher(
+                f"file://{folder}/clients", recipe=recipe, window=window, timeout_s=_TIMEOUT_S
+            )
+            with fetcher:
+                yield daemons, fetcher
 
     def open(self, daemon: Daemon, recipe: Recipe | None = None) -> BatchFetcher:
         return BatchFetcher(daemon.ipc, recipe=recipe or self.recipe, timeout_s=_TIMEOUT_S)

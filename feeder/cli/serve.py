@@ -31,6 +31,7 @@ _OPTIONS: Final = (
     ("client-keys", "PATH", "public keys of the clients allowed over tcp"),
     ("insecure", "", "allow every client that can reach a tcp address, unencrypted"),
     ("socket-mode", "MODE", "of ipc sockets: 0600, 0660, 0666"),
+    ("peer-key", "FILE", "this feeder's secret key as a client of its peers"),
     ("workers", "auto|N", "total number of decoding processes"),
     ("pin", "auto|off|LIST", "CPUs to run on, e.g. 0-3,8"),
     ("window-max", "N", "maximum window of a client, in batches"),
@@ -97,6 +98,8 @@ def add_parser(subparsers: "argparse._SubParsersAction[Any]") -> None:
     )
     bind = "tcp://127.0.0.1:PORT or ipc:///PATH; may be repeated (default: port 5555)"
     option(parser, "--bind ENDPOINT", bind, action="append")
+    peers = "other feeders that may have what is in a store: a list as for clients; may be repeated"
+    option(parser, "--peers LIST", peers, action="append")
     for name, metavar, text in _OPTIONS:
         option(parser, f"--{name} {metavar}".rstrip(), text)
     parser.add_argument("--log-level", choices=("debug", "info", "warning", "error"))
@@ -157,7 +160,9 @@ def _overrides(arguments: argparse.Namespace) -> dict[str, object]:
         field = name.replace("-", "_")
         if metavar:
             overrides[_CACHE_KEYS.get(name, f"serve.{field}")] = getattr(arguments, field)
-    overrides["serve.bind"] = tuple(arguments.bind) if arguments.bind else None
+    for name in ("bind", "peers"):
+        texts = getattr(arguments, name)
+        overrides[f"serve.{name}"] = tuple(texts) if texts else None
     locations: dict[str, str] = {}
     for text in arguments.data:
         name, equals, location = text.partition("=")

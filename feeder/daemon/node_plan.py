@@ -26,6 +26,7 @@ from feeder.host.memory_budget import (
 )
 from feeder.host.placement import NodePlacement, parse_pin, plan_placement
 from feeder.host.topology import UsableCpus, read_topology, usable_cpus
+from feeder.node.blob_requests import SENDING_MAX
 from feeder.node.endpoint import parse_endpoint
 from feeder.node.messages import NodeConfig
 from feeder.remedies import more_files
@@ -139,7 +140,8 @@ class DescriptorPlan(NamedTuple):
 def plan_descriptors(limit: int, config: Config, workers: int) -> DescriptorPlan:
     """Divide ``limit`` descriptors; ResourceError where they are too few for one session."""
     serve, datasets = config.serve, len(config.data)
-    fixed = _NODE_FILES + _RESERVE_FILES + _ENDPOINT_FILES * len(serve.bind) + workers
+    fixed = _NODE_FILES + _RESERVE_FILES + SENDING_MAX + workers
+    fixed += _ENDPOINT_FILES * len(serve.bind)
     free = max(0, limit - fixed)
     callers = min(_CALLERS_MAX, max(1, free // 16))
     remaining = free - callers

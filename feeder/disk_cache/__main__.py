@@ -35,6 +35,7 @@ from feeder.process.channel import Channel, ChannelClosedError, ChannelFullError
 from feeder.process.child import die_with_parent
 from feeder.process.log_lines import start_logging
 from feeder.process.shortage import explain_shortage, raise_file_limit
+from feeder.security.keys import ClientKeys, PublicKey, read_secret_key
 
 BEAT_S: Final = 0.5
 _MESSAGES_A_TURN: Final = 256
@@ -134,6 +135,12 @@ def main(channel_fd: int, parent: int) -> int:
             {name: Path(os.fsdecode(folder)) for name, folder in config.datasets.items()},
             budget_bytes=config.disk_bytes,
         )
+        if config.peers:
+            keys = None
+            if config.peer_key:
+                own = read_secret_key(Path(os.fsdecode(config.peer_key)))
+                keys = ClientKeys(PublicKey("feeder", config.server_key), own)
+            fetcher.follow_peers(config.peers, config.name, keys)
         control.set_timeout(0)
         _Loop(control, listener, fetcher).run()
     except ChannelClosedError:

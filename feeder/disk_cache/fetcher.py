@@ -1,7 +1,7 @@
 """The fetcher, without its sockets: takes messages, runs transfers in threads, gives answers.
 
     handle ─► wants, windows ─► room? ─► threads: transfers ─► results ─► run ─► answers
-                                   └► thread: eviction
+          └► threads: peers ─►┘    └► thread: eviction
 
 One thread calls it. ``wake_fd`` is readable when a transfer has ended; then, and at ``deadline_s``,
 ``run`` is due. A store that is away, and a disk that is full or fails, end in answers: the fetcher
@@ -16,7 +16,7 @@ import queue
 import threading
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -37,6 +37,7 @@ from feeder.disk_cache.messages import (
     Ranges,
     Want,
 )
+from feeder.disk_cache.peers import Peers
 from feeder.disk_cache.room import Eviction, Room, Served
 from feeder.disk_cache.transfers import Transfers
 from feeder.disk_cache.wants import Key, Task, Wants, split_pieces
@@ -44,6 +45,7 @@ from feeder.disk_cache.windows import Windows
 from feeder.errors import DatasetError, FeederError, ProtocolError, ResourceError, StoreError
 from feeder.metrics.records import REFRESH, StoreRecord
 from feeder.process.backoff import Backoff
+from feeder.security.keys import ClientKeys
 from feeder.store.address import StoreAddress
 from feeder.store.client import Store
 
@@ -51,6 +53,8 @@ PIECES_MAX: Final = 8
 """Transfers of pieces at a time: as fast as any number, with the least processor time."""
 BLOBS_MAX: Final = 64
 """Transfers of single samples at a time: they wait for the store most of the time."""
+ASKS_MAX: Final = 4
+"""Wants for which peers are asked at a time. Each holds 16 MiB at most."""
 PATIENCE_S: Final = 30.0
 
 _POSTPONED_S: Final = 0.05
@@ -137,9 +141,13 @@ class Fetcher:
         self._room = Room(cache, budget_bytes)
         self._measured_at_s = 0.0
         self._results: deque[Callable[[], None]] = deque()
-        self._pieces, self._blobs, self._chores = (
-            _Threads(most, self._results, self.wake_fd) for most in (PIECES_MAX, BLOBS_MAX, 1)
+        self._pieces, self._blobs, self._asks, self._chores = (
+            _Threads(most, self._results, self.wake_fd)
+            for most in (PIECES_MAX, BLOBS_MAX, ASKS_MAX, 1)
         )
+        self._peers: Peers | None = None
+        self._asked: dict[tuple[int, int], Want] = {}  # of peers, by connection and number
+        self._asked_bytes = 0
         self._in_flight: dict[Key, int] = {}  # expected bytes
         self._postponed: list[tuple[float, Task]] = []
         self._pauses: dict[str, tuple[Backoff, float]] = {}  # of a dataset's aheads, until when
@@ -148,16 +156,25 @@ class Fetcher:
         self._stuck_until_s = {True: 0.0, False: 0.0}  # evictions with and without windows
         self._measure_owned()
 
+    def follow_peers(self, listed: Sequence[str], name: str, keys: ClientKeys | None) -> None:
+        """Ask the feeders of a list before the store, as ``Peers`` does; ConfigError."""
+        contents = frozenset(t.cached.manifest.content for t in self._datasets.values())
+        self._peers = Peers(listed, name, keys, contents, self.record)
+
     # --- The caller's side ------------------------------------------------------------------------
 
     def handle(self, client: int, message: NodeToFetcher) -> None:
         """Take a message of a connection; ProtocolError if it names what is not there."""
         match message:
-            case Want(number, dataset, ranges, whole):
+            case Want(number, dataset, ranges):
                 self._check(dataset, ranges)
-                now_s = time.monotonic()
-                self._wants.want(client, number, dataset, ranges, now_s, whole=whole)
+                self._asked.pop((client, number), None)
+                if message.lanes and self._peers and self._datasets[dataset].find_missing(ranges):
+                    self._ask(client, message, self._peers)
+                else:
+                    self._want(client, message)
             case Forget(number):
+                self._asked.pop((client, number), None)
                 self._wants.forget(client, number)
             case Ahead(dataset, ranges):
                 cached = self._check(dataset, ranges)
@@ -180,6 +197,7 @@ class Fetcher:
     def disconnect(self, client: int) -> None:
         """Forget all of a connection that has ended."""
         self._wants.forget_all(client)
+        self._asked = {key: want for key, want in self._asked.items() if key[0] != client}
         self._leave(self._windows.disconnect(client))
         self._measure_owned()
 
@@ -211,7 +229,8 @@ class Fetcher:
     @property
     def is_idle(self) -> bool:
         """Whether nothing is in flight that a message would not begin."""
-        return not (self._in_flight or self._is_evicting or self._postponed)
+        is_at_work = self._in_flight or self._asked_bytes or self._is_evicting
+        return not (is_at_work or self._postponed)
 
     @property
     def is_full(self) -> bool:
@@ -226,12 +245,40 @@ class Fetcher:
         """Close the datasets. While threads are at work, the end of the process does: what they
         write to a descriptor must not end up in another file that got its number.
         """
+        if self._peers is not None:
+            self._peers.close()
         while self._results:
             self._results.popleft()()
-        if not (self._pieces.busy or self._blobs.busy or self._chores.busy):
+        if not (self._pieces.busy or self._blobs.busy or self._asks.busy or self._chores.busy):
             os.close(self.wake_fd)
             for transfers in self._datasets.values():
                 transfers.cached.close()
+
+    # --- Peers ------------------------------------------------------------------------------------
+
+    def _ask(self, client: int, want: Want, peers: Peers) -> None:
+        """Have peers send what a Want misses; the rest is fetched after that."""
+        transfers = self._datasets[want.dataset]
+        expected = transfers.missing_bytes(want.ranges)
+        self._asked[client, want.number] = want
+        self._asked_bytes += expected
+        work = partial(peers.fetch, transfers, want)
+        self._asks.start(work, partial(self._end_ask, client, want, expected))
+
+    def _end_ask(
+        self, client: int, want: Want, expected: int, written: _Result, error: Exception | None
+    ) -> None:
+        self._asked_bytes -= expected
+        self._log_trouble(None, error)
+        if isinstance(written, int):
+            self._room.used_bytes += written
+        if self._asked.get((client, want.number)) is want:  # else it was forgotten
+            del self._asked[client, want.number]
+            self._want(client, want)
+
+    def _want(self, client: int, want: Want) -> None:
+        number, dataset, ranges, now_s = want.number, want.dataset, want.ranges, time.monotonic()
+        self._wants.want(client, number, dataset, ranges, now_s, whole=want.whole)
 
     # --- Transfers --------------------------------------------------------------------------------
 
@@ -310,14 +357,15 @@ class Fetcher:
             case errno.ENOSPC | errno.EDQUOT:
                 return "disk-full", f"{where} has no room left: free some, or lower disk_bytes"
             case errno.EROFS | errno.EACCES | errno.EPERM:
-                return "disk-read-only", f"{where} cannot be written: make it writable"
+                why = f"cannot be written ({error.strerror})"
+                return "disk-read-only", f"{where} {why}: make it writable, then start again"
         return "disk-failing", f"{where} fails ({error.strerror}): check the disk"
 
     # --- Room -------------------------------------------------------------------------------------
 
     def _has_room(self, needed: int, is_wanted: bool, now_s: float) -> bool:
         """Whether to begin a transfer of so many bytes; if not, room is being made, or cannot."""
-        taken = self._room.used_bytes + sum(self._in_flight.values())
+        taken = self._room.used_bytes + self._asked_bytes + sum(self._in_flight.values())
         excess = taken + needed - self._room.budget_bytes
         if excess <= 0:
             return True
@@ -396,7 +444,7 @@ class Fetcher:
     def _fill_gauges(self, now_s: float) -> None:
         record = self.record
         record.clock_s, record.cpu_s = now_s, time.process_time()
-        record.waiting = self._wants.waiting
+        record.waiting = self._wants.waiting + len(self._asked)
         record.queued_pieces = self._wants.queued
         record.transfers = len(self._in_flight)
         record.used_bytes = self._room.used_bytes

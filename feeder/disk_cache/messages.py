@@ -40,6 +40,13 @@ class FetcherConfig(msgspec.Struct, frozen=True, kw_only=True, tag=True, array_l
     """As ``cache.disk_path``: the folder that has or gets the cache's own."""
     disk_bytes: int = 0
     """Budget for all datasets of the folder, whoever fetched them; 0: by the room that there is."""
+    peers: tuple[str, ...] = ()
+    """As ``serve.peers``; keys for them are of ``server_key``, their public one, and in the file
+    ``peer_key``."""
+    name: str = ""
+    """As ``serve.name``."""
+    server_key: str = ""
+    peer_key: bytes = b""
     log_level: str = "info"
     log_format: LogFormat = "text"
 
@@ -67,6 +74,11 @@ class Want(msgspec.Struct, frozen=True, tag=True, array_like=True):
     ranges: Ranges
     whole: bool = True
     """Whether to fetch the pieces of those that are missing, or these samples alone."""
+    lanes: int = 0
+    """Of the order, where the batch is one that another feeder owns: that one is asked first, by
+    ``Ownership.order`` of ``lane`` and ``index``. 0: no other feeder is asked."""
+    lane: int = 0
+    index: int = 0
 
 
 class Forget(msgspec.Struct, frozen=True, tag=True, array_like=True):

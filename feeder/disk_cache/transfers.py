@@ -16,7 +16,7 @@ import errno
 import logging
 import os
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
 import numpy as np
@@ -124,6 +124,41 @@ class Transfers:
             f"{self.cached.url}: sample {wrong[0]}{more} came {ATTEMPTS} times with a wrong "
             f"checksum: run `feeder verify {self.cached.url}`"
         )
+
+    def find_missing(self, ranges: Iterable[Range]) -> list[int]:
+        """Return the samples of ranges that are not there."""
+        there = self.cached.samples_there
+        return [
+            first + number
+            for first, end in ranges
+            for number in np.flatnonzero(there[first:end] == 0).tolist()
+        ]
+
+    def place(self, blobs: Mapping[int, memoryview]) -> int:
+        """Write samples that a peer has sent, by id, as far as they are what was packed; return
+        their bytes. The others are left to ``fetch``, which finds what is wrong. OSError."""
+        placed = size = 0
+        for sample, blob in blobs.items():
+            ((shard, row, _, _),) = self._split([(sample, sample + 1)])
+            with (
+                contextlib.suppress(DatasetError, _IndexLostError),
+                self._sole(sample // self.cached.piece) as is_ours,
+            ):
+                if not is_ours or self.cached.samples_there[sample]:
+                    continue
+                self._ensure_index(shard)
+                with self._open(shard) as file:
+                    offset, expected_bytes, expected = self._blobs(file, shard, row, 1)[0]
+                    if len(blob) != expected_bytes or checksum(blob) != expected:
+                        self._record.peer_failures["damaged"] += 1
+                        continue
+                    write_at(file, blob, offset)
+                    self.cached.mark(sample, sample + 1, there=True)
+                    placed, size = placed + 1, size + len(blob)
+        with self._guard:
+            self._record.peer_blobs += placed
+            self._record.peer_bytes += size
+        return size
 
     def check(self, piece: int) -> bool:
         """Compare what is there of a piece with its checksums, and take back what is damaged.

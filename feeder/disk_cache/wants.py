@@ -188,6 +188,8 @@ class Wants:
         """
         key = task.key
         del self._in_flight[key]
+        if not task.ranges:
+            self._doubted.discard(key)  # a worker that reads it doubts it again
         failing = list(self._waiting.get(key, []))
         if is_transient:
             longest_s = max(task.began_s, now_s - self._patience_s)

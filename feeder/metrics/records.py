@@ -37,6 +37,8 @@ STORE_FAILURES: Final = (
     "disk-read-only", "disk-failing"
 )  # fmt: skip
 
+PEER_FAILURES: Final = ("away", "rate", "refused", "damaged")
+
 
 class Histogram(Struct, kw_only=True):
     """Durations since the process started, counted in buckets."""
@@ -188,6 +190,15 @@ class StoreRecord(Struct, kw_only=True):
         start=Counter,
     )
     damaged: Total = fields.trouble("Samples that came from the store with a wrong checksum.")
+    peer_requests: Total = counter("Requests for samples to other feeders.")
+    peer_blobs: Total = counter("Samples that came from other feeders.")
+    peer_bytes: Total = counter("Bytes that came from other feeders.")
+    peer_failures: Annotated[dict[Label, Total], Meta(max_length=8)] = counter(
+        "Requests to other feeders that failed, and samples that came damaged, by reason.",
+        label="reason",
+        values=PEER_FAILURES,
+        start=Counter,
+    )
     failures: Annotated[dict[Label, Total], Meta(max_length=32)] = counter(
         "Requests of batches for samples that could not be had, by reason.",
         label="reason",

@@ -9,8 +9,8 @@ may read it. Two batches of a window pin the same pieces: they are counted here.
 is connected to again, and asked again for all that is outstanding.
 
 A batch that another feeder owns is drawn from pieces that this host does not need: its samples
-are fetched alone. So are leftovers, and those of a lane that is permuted as a whole, whose batches
-need a sample of each piece at once, while all its pieces follow.
+are fetched alone, from that feeder if it has them. So are leftovers, and those of a lane that is
+permuted as a whole, whose batches need a sample of each piece at once, while all its pieces follow.
 """
 
 import functools
@@ -62,6 +62,8 @@ class _Fetch:
     sample_ids: NDArray[np.int64]
     is_whole: bool
     """Whether whole pieces are wanted, or only these samples."""
+    place: tuple[int, int, int] = (0, 0, 0)
+    """As in Want: the lanes, the lane and the index of a batch that another feeder owns."""
     doubted: bool = False
     unpinned: list[int] = field(default_factory=list)
     """Its pieces that could not be pinned yet, as they were just being evicted."""
@@ -98,19 +100,28 @@ class Fetches:
         """How many fetches wait for the fetcher."""
         return sum(fetch.is_waiting for fetch in self._fetches.values())
 
+    def find_there(self, dataset: str, sample_ids: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """Return which samples (n,) of a dataset are on this host now: all of one that is local."""
+        if dataset not in self._datasets:
+            return np.ones(len(sample_ids), np.bool_)
+        return self._datasets[dataset].samples_there[sample_ids].astype(np.bool_)
+
     def begin(self, batch: PendingBatch) -> list[SamplesFetched]:
         """Carry out FetchSamples; return the answer if all samples are there."""
         session, plan = batch.session, self._plan_of(batch.session, batch.epoch)
         is_scattered = plan.draws_whole_lanes or plan.lane(batch.index) is None
         is_whole = not (batch.is_unowned or is_scattered)
         fetch = _Fetch(session.dataset, session.number, plan.samples(batch.index), is_whole)
+        if batch.is_unowned and (lane := plan.lane(batch.index)) is not None:
+            fetch.place = plan.shape.lanes, lane, batch.index
         fetch.unpinned = self._datasets[fetch.dataset].pieces_of(fetch.sample_ids).tolist()
         self._fetches[batch.fetch] = fetch
         is_there = self._is_there(fetch)
         if not is_there:
             self._ask(batch.fetch, fetch)
         if not batch.is_unowned:
-            self._hints.give(session, plan, batch.index)
+            following = functools.partial(self._plan_of, session, batch.epoch + 1)
+            self._hints.give(session, plan, batch.index, following)
         return [SamplesFetched(batch.fetch)] if is_there else []
 
     def check(self, number: int, chunk: PendingChunk) -> None:
@@ -194,7 +205,7 @@ class Fetches:
         is_whole = fetch.is_whole or len(ranges) > _RANGES_MAX
         if is_whole:
             ranges = dataset.ranges_of(dataset.pieces_of(fetch.sample_ids))
-        self._send(Want(number, fetch.dataset, ranges, is_whole))
+        self._send(Want(number, fetch.dataset, ranges, is_whole, *fetch.place))
 
     def _read(self, now_s: float) -> None:
         assert self._channel is not None, "it is read while it is open"

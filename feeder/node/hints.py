@@ -1,16 +1,17 @@
 """What a node process tells the fetcher beside its wants: what will be wanted, and what no more.
 
-With each batch of its own lanes it announces the pieces that the lane's next batch needs, and takes
-back those that are used up. The ranks of a job ask for different batches of a lane, so this is
-counted by order, not by session: a piece is announced once and taken back once, at the latest when
-the epoch or the last session is over. All of it can be repeated to a new fetcher.
+With each batch of its own lanes it announces the pieces that the lane's next batch needs, of the
+next epoch if there is none in this one, and takes back those that are used up. The ranks of a job
+ask for different batches of a lane, so this is counted by order, not by session: a piece is
+announced once and taken back once, at the latest when the epoch or the last session is over. All of
+it can be repeated to a new fetcher.
 """
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from feeder.disk_cache.messages import Ahead, Behind, NodeToFetcher, Owned
-from feeder.plan.epoch import EpochPlan
+from feeder.plan.epoch import MAX_EPOCH, EpochPlan
 from feeder.plan.recipe import Recipe
 from feeder.session.state import Session
 
@@ -35,8 +36,13 @@ class Hints:
         self._send = send
         self._orders: dict[tuple[str, Recipe, int], _Order] = {}
 
-    def give(self, session: Session, plan: EpochPlan, index: int) -> None:
-        """Tell what follows from a request for a batch of a lane that this host owns."""
+    def give(
+        self, session: Session, plan: EpochPlan, index: int, following: Callable[[], EpochPlan]
+    ) -> None:
+        """Tell what follows from a request for a batch of a lane that this host owns.
+
+        ``following`` returns the plan of the next epoch.
+        """
         name, lane, epoch = session.dataset, plan.lane(index), plan.epoch
         order = self._orders.setdefault((name, session.hello.recipe, plan.seed), _Order())
         order.sessions.add(session.number)
@@ -49,12 +55,11 @@ class Hints:
                 self._send_owned(name)
             if plan.draws_whole_lanes:
                 ahead.append(order.lanes[lane])
-        window = order.windows.setdefault(epoch, set())
-        fresh = tuple(piece for piece in ahead if piece not in window)
+            if index + plan.shape.lanes >= plan.batches and epoch < MAX_EPOCH:
+                self._announce(name, order, epoch + 1, following().pieces_first(lane))
+        self._announce(name, order, epoch, ahead)
+        window = order.windows[epoch]
         used_up = tuple(piece for piece in plan.pieces_behind(index) if piece in window)
-        if fresh:
-            window.update(fresh)
-            self._send(Ahead(name, fresh))
         if used_up:
             window.difference_update(used_up)
             self._send(Behind(name, used_up))
@@ -74,6 +79,12 @@ class Hints:
             self._send_owned(name)
             for window in filter(None, order.windows.values()):
                 self._send(Ahead(name, tuple(sorted(window))))
+
+    def _announce(self, name: str, order: _Order, epoch: int, pieces: Iterable[Range]) -> None:
+        window = order.windows.setdefault(epoch, set())
+        if fresh := tuple(piece for piece in pieces if piece not in window):
+            window.update(fresh)
+            self._send(Ahead(name, fresh))
 
     def _end_epochs(self, name: str, order: _Order, epochs: Iterable[int]) -> None:
         for epoch in epochs:

@@ -17,6 +17,7 @@ from feeder.metrics.counters import NodeStatus
 from feeder.metrics.fields import Counters, flatten
 from feeder.metrics.hangs import CATCH_UP_S, SUSPENDED_S
 from feeder.metrics.report import VERDICT_CHARS_MAX
+from feeder.node.blob_requests import BlobRequests
 from feeder.node.claim_listener import ClaimListener
 from feeder.node.clients import Clients
 from feeder.node.fetches import Fetches
@@ -24,7 +25,7 @@ from feeder.node.messages import Board, read_board
 from feeder.node.name_requests import NameRequests
 from feeder.node.router import Router
 from feeder.node.slot_store import SlotStore
-from feeder.node.worker_pool import PoolEvent, WorkerPool
+from feeder.node.worker_pool import BlobsArrived, PoolEvent, WorkerPool
 from feeder.process import log_lines
 from feeder.process.path_text import printable
 from feeder.remedies import lift_limit
@@ -36,6 +37,7 @@ from feeder.session.state import Session
 from feeder.session.table import SessionTable
 from feeder.wire.chunk_work import Fill, FillFailed
 from feeder.wire.messages import (
+    BlobsRequest,
     ClientMessage,
     Hello,
     HostStats,
@@ -98,6 +100,7 @@ class NodeService:
         self._board = Board()
         self.read_board()
         self.names = NameRequests(table.datasets, pool, self.clients.send)
+        self._blobs = BlobRequests(table.datasets, fetches.find_there, pool, table.watch, router)
         self._open: dict[int, OpenSession] = {}  # sent to each new worker
         self.started_s = time.monotonic()
         self._turned_s = 0.0
@@ -222,8 +225,12 @@ class NodeService:
                     self.pool.send(worker, message, self._slots.memories[session].fileno())
             case events.WorkerLost(worker):
                 self.names.on_lost(worker)
+                self._blobs.on_lost(worker)
             case NamesRead():
                 self.names.on_read(report, now_s)
+                return
+            case BlobsArrived(read, fd):
+                self._blobs.on_read(read, fd)
                 return
         self.apply([report], now_s)
 
@@ -242,6 +249,9 @@ class NodeService:
                 return
             case NamesRequest():
                 self.names.add(peer, message, self.table.watch.stalled_names, now_s)
+                return
+            case BlobsRequest():
+                self._blobs.add(peer, message, now_s)
                 return
             case HostStatsRequest():
                 self.read_board()
@@ -275,6 +285,7 @@ class NodeService:
             self.router.counters,
             self._claim_listener.counters,
             self.pool.counters,
+            self._blobs.counters,
             log_lines.counters,
         )
 

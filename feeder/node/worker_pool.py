@@ -16,7 +16,7 @@ import subprocess
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 
@@ -35,6 +35,7 @@ from feeder.wire.agreement import Agreement, Producer
 from feeder.wire.chunk_work import Filled, FillFailed
 from feeder.worker.index_memory import IndexMemory
 from feeder.worker.messages import (
+    BlobsRead,
     CannotStart,
     Configure,
     IndexProven,
@@ -72,7 +73,16 @@ class _Worker:
         return self.up_s < float("inf")
 
 
-PoolEvent = WorkerJoined | WorkerLost | WorkerReleased | Filled | FillFailed | NamesRead
+class BlobsArrived(NamedTuple):
+    """What a worker read for another feeder; whoever handles it closes the descriptor."""
+
+    read: BlobsRead
+    fd: int | None
+
+
+PoolEvent = (
+    WorkerJoined | WorkerLost | WorkerReleased | Filled | FillFailed | NamesRead | BlobsArrived
+)
 
 
 class WorkerPool:
@@ -238,6 +248,8 @@ class WorkerPool:
                 self._report(message, now_s)
             case FillFailed() | NamesRead():
                 self._report(message, now_s)
+            case BlobsRead():
+                self._report(BlobsArrived(message, fd), now_s)
             case IndexProven(dataset, shard):
                 assert fd is not None, "its rows come with it"
                 self._take_index(dataset, shard, fd)

@@ -59,11 +59,10 @@ def list_source(
     for number, (container, stamp) in enumerate(zip(spec.containers, stamps, strict=True)):
         listed = read_listed(work_folder, number)
         known = None if listed is None else (listed.container, listed.stamp)
-        copy = fetched_path(work_folder, container, stamp[1]) if spec.is_fetched else None
-        is_spilled = listed is not None and listed.spilled_bytes > 0
-        if not is_spilled and copy is not None:
-            copies.append(copy)
-        is_lost = not is_spilled and copy is not None and not copy.exists()
+        is_lost = False
+        if spec.is_fetched and not (listed and listed.spilled_bytes):
+            copies.append(fetched_path(work_folder, container, stamp[1]))
+            is_lost = not copies[-1].exists()
         # labels in a file of their own may have changed while the container has not
         if stamp == _FOLDER or spec.labels_file or known != (container, stamp) or is_lost:
             forget_list(work_folder, number)
@@ -76,9 +75,9 @@ def list_source(
     is_small = sum(stamps[number][0] for number in todo) <= _INLINE_BYTES_MAX
     if spec.is_fetched:
         is_small = False  # but each one takes the time of its requests
-        sizes = {spec.containers[number]: stamps[number][0] for number in todo}
+        missing = {spec.containers[number]: stamps[number] for number in todo}
         all_bytes = sum(size for size, _ in stamps)
-        progress.note(state_room(work_folder, spec.location, sizes, all_bytes, workers))
+        progress.note(state_room(work_folder, spec.location, missing, all_bytes, workers))
     progress.begin("listing", "items", None)
     try:
         if workers == 1 or is_small:

@@ -126,6 +126,11 @@ class PackOptions:
         return f"repair or remove them, or {way}{more if untried else ''}"
 
     @property
+    def split_text(self) -> str:
+        """What a resumed packing must have in common with this; empty for all items."""
+        return "" if self.split is None else self.split.describe()
+
+    @property
     def conversion(self) -> SourceOptions:
         """The options that shape a sample's bytes."""
         return SourceOptions(

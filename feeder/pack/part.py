@@ -24,8 +24,7 @@ from feeder.pack.task_pool import Message, Report
 from feeder.pack.work_folder import PartResult, QuarantineEntry, WorkFolder
 from feeder.process.path_text import path_from_text, path_to_text, printable
 from feeder.source.item_bytes import SourceError
-from feeder.source.location.find_objects import AT_ONCE
-from feeder.source.location.objects import take_retries
+from feeder.source.location.objects import AT_ONCE, take_retries
 from feeder.source.source import Item, Source, open_source
 
 READS_AT_ONCE: Final = AT_ONCE

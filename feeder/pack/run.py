@@ -131,21 +131,9 @@ def pack_dataset(
         with WorkFolder(destination) as work:
             work.lock()
             refuse_spool(work, spec)
-            if spec.is_fetched and work.is_begun:
-                known_spec, is_complete = (
-                    find_spec(work.path),
-                    (destination / MANIFEST_NAME).exists(),
-                )
-                if known_spec != spec and not (is_complete and known_spec is None):
-                    # Lists cannot be made again of copies whose images were given back.
-                    raise OtherPackingError(
-                        f"{destination} holds the beginning of a packing of another source, or "
-                        "with other options for it: run the command that began it to resume it, "
-                        f"or remove {destination} to start over"
-                    )
-                if is_complete:  # and copies may be gone
-                    work.remove()
-                    return _summarise(destination, began_s)
+            if spec.is_fetched and work.is_begun and _is_complete(work, spec, options):
+                work.remove()
+                return _summarise(destination, began_s)
             try:
                 plan, packed = _pack_into(work, spec, options, known, run or run_tasks, progress)
             except (ConfigError, DatasetError) as error:
@@ -154,6 +142,8 @@ def pack_dataset(
                 is_kept = isinstance(error, (TooManyBadImages, StoreError)) or spec.is_fetched
                 if spec.kind != "samples" and not is_kept:
                     work.abandon()
+                elif spec.is_fetched:
+                    progress.note(f"what was fetched is kept in {work.path} for the next run")
                 if is_new and not any(destination.iterdir()):
                     destination.rmdir()
                 if isinstance(error, SourceChangedError):
@@ -177,6 +167,34 @@ def pack_dataset(
             packed_files=packed["count"],
             packed_bytes=packed["bytes"],
         )
+
+
+def _is_complete(work: WorkFolder, spec: SourceSpec, options: PackOptions) -> bool:
+    """Return whether only the work folder's removal remains, and copies may be gone from it.
+
+    OtherPackingError for another source or other options: lists cannot be made again of copies
+    whose images were given back, to compare more.
+    """
+    known = find_spec(work.path)
+    is_complete = (work.path.parent / MANIFEST_NAME).exists()
+    if known == spec and not is_complete:
+        return False
+    chosen = {
+        "seed": options.seed,
+        "split": options.split_text,
+        "conversion": msgspec.to_builtins(options.conversion),
+    }
+    if (
+        not is_complete
+        or known not in (None, spec)
+        or not chosen.items() <= work.read_state().items()
+    ):
+        folder = work.path.parent
+        raise OtherPackingError(
+            f"{folder} holds the beginning of a packing of another source, or with other options: "
+            f"run the command that began it to resume it, or remove {folder} to start over"
+        )
+    return True
 
 
 def _summarise(destination: Path, began_s: float, **facts: Any) -> PackSummary:
@@ -287,7 +305,7 @@ def plan_packing(
             source_bytes=total_bytes,
             shards=shards,
             seed=options.seed,
-            split="" if options.split is None else options.split.describe(),
+            split=options.split_text,
             labels=classes.labels,
             conversion=options.conversion,
         ),

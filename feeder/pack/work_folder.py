@@ -142,6 +142,14 @@ class WorkFolder:
         """Whether parts may have been packed."""
         return (self.path / STATE_NAME).exists()
 
+    def read_state(self) -> dict[str, Any]:
+        """Read what ``begin`` recorded; DatasetError if it is damaged."""
+        path = self.path / STATE_NAME
+        try:
+            return dict(json.loads(read_regular(path, _JSON_BYTES_MAX)))
+        except (OSError, TypeError, ValueError):
+            raise self.damaged(path) from None
+
     def begin(self, state: Mapping[str, Any]) -> None:
         """Record what is made here, or resume it; OtherPackingError if something else was begun.
 

@@ -225,6 +225,17 @@ class EpochPlan:
                 ranges += order.piece_ranges(entered, order.count_entered(end - 1))
         return ranges
 
+    def pieces_first(self, lane: int) -> list[tuple[int, int]]:
+        """Return the pieces, as first sample id and end, that the first batch of a lane needs.
+
+        None where a lane is permuted as a whole.
+        """
+        end = min(self.order_batch_size, int(self._sizes[lane]))
+        if not self.shuffle:
+            return self._unshuffled(lane, 0, end)
+        order = self._lane_order(lane)
+        return [] if order.is_whole else order.piece_ranges(0, order.count_entered(end - 1))
+
     def pieces_behind(self, index: int) -> list[tuple[int, int]]:
         """Return the pieces, as first sample id and end, that were used up by the last batch but
         one of this batch's lane, and not by an earlier one.

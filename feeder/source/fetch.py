@@ -26,8 +26,13 @@ from feeder.process.output_file import fsync_folder
 from feeder.process.path_text import printable
 from feeder.process.punched_file import can_punch
 from feeder.source.listing import fetched_path
-from feeder.source.location.find_objects import AT_ONCE
-from feeder.source.location.objects import as_change, changed, look_at, open_store, stamp_info
+from feeder.source.location.objects import (
+    AT_ONCE,
+    as_change,
+    look_again,
+    open_store,
+    stamp_info,
+)
 
 _RANGE_BYTES: Final = 8 << 20
 _RANGES_AT_ONCE: Final = 8  # more are no faster (STORES.md)
@@ -38,16 +43,9 @@ _FETCHED: Final = "fetched-*"
 
 def look_at_all(urls: Sequence[str]) -> list[tuple[int, int]]:
     """Return size and stamp of each object; SourceChangedError for one that is gone."""
-
-    def look(url: str) -> tuple[int, int]:
-        try:
-            info = look_at(url)
-        except FileNotFoundError:
-            raise changed(url, "it is gone") from None
-        return info.size_bytes, stamp_info(info)
-
     with ThreadPoolExecutor(AT_ONCE) as pool:
-        return list(pool.map(look, urls))
+        infos = list(pool.map(look_again, urls))
+    return [(info.size_bytes, stamp_info(info)) for info in infos]
 
 
 def fetch_container(
@@ -58,14 +56,11 @@ def fetch_container(
     ``report`` is called with the number of bytes that came. Raises SourceChangedError, StoreError
     and OSError.
     """
-    try:
-        info = look_at(url)
-    except FileNotFoundError:
-        raise changed(url, "it is gone") from None
+    info = look_again(url)
     stamp = stamp_info(info)
     path = fetched_path(folder, url, stamp)
     if not path.exists():
-        part = path.with_name(f"{path.name}.part")
+        part = _part_path(path)
         try:
             _fetch(part, url, info.size_bytes, info.etag, report)
         except StoreError as error:
@@ -73,6 +68,10 @@ def fetch_container(
         part.replace(path)
         fsync_folder(folder)
     return path, (info.size_bytes, stamp)
+
+
+def _part_path(path: Path) -> Path:
+    return path.with_name(f"{path.name}.part")
 
 
 def _fetch(part: Path, url: str, size_bytes: int, etag: str, report: Callable[[int], None]) -> None:
@@ -113,15 +112,22 @@ def forget_copies(folder: Path, kept: Iterable[Path]) -> None:
 
 
 def state_room(
-    folder: Path, location: str, sizes: Mapping[str, int], all_bytes: int, workers: int
+    folder: Path,
+    location: str,
+    todo: Mapping[str, tuple[int, int]],
+    all_bytes: int,
+    workers: int,
 ) -> str:
     """Return a line about the room that packing takes; ResourceError if it is not there.
 
-    ``sizes`` are those of the containers to list, by URL, of ``all_bytes`` in all.
+    ``todo`` has size and stamp of the containers to list, by URL, of ``all_bytes`` in all.
     """
-    here = sum(path.stat().st_size for path in folder.glob(_FETCHED))
-    missing = max(0, sum(sizes.values()) - here)
-    spilled = sorted(size for url, size in sizes.items() if _SPILLED.search(url))
+    missing = 0
+    for url, (size, stamp) in todo.items():
+        path = fetched_path(folder, url, stamp)
+        here = next((each for each in (path, _part_path(path)) if each.exists()), None)
+        missing += size - (here.stat().st_size if here else 0)
+    spilled = sorted(size for url, (size, _) in todo.items() if _SPILLED.search(url))
     dataset = int(all_bytes * (_KEPT_SHARE if can_punch(folder) else 1))
     needed = missing + sum(spilled[-workers:]) + dataset
     status = os.statvfs(folder)

@@ -9,6 +9,7 @@
       sample ids  int64 little-endian (images,)
     Rows at and past ``valid`` of a padded batch have the level 128 in all pixels (as int8: 0),
     sample id -1, and as label -100 (index, none), 255 (multi) or NaN (float).
+    a Blobs is followed by one raw frame: the blobs, as they were packed, without gaps
     A client that maps the session's slots (``claim``) gets one Lent for each batch instead, without
     frames: it reads the slot until it releases the batch.
 
@@ -25,6 +26,7 @@
       StatsRequest       ──────────────────────────►  Stats
       HostStatsRequest   ──────────────────────────►  HostStats
       NamesRequest       ──────────────────────────►  Names | Refused       (the first of those)
+      BlobsRequest       ──────────────────────────►  Blobs | Refused       (from another feeder)
 
 A client may have at most ``window`` batches wanted and not yet released.
 
@@ -59,6 +61,8 @@ MAX_WORKERS: Final = 65_536  # of a node process
 SAMPLES_LIMIT: Final = 2**48
 MAX_NAMES: Final = 64  # of samples, in a message
 MAX_NAME_BYTES: Final = 2**16 - 1  # of a sample; a shard's records have 16 bits for it
+MAX_BLOBS: Final = 256  # of samples, in a message
+MAX_BLOBS_BYTES: Final = MAX_NODE_HEADER_BYTES  # of them; a client takes no longer frame
 
 PADDING_SAMPLE_ID: Final = -1
 
@@ -79,6 +83,14 @@ SampleIds = Annotated[
 SourceNames = Annotated[
     tuple[Annotated[bytes, Meta(max_length=MAX_NAME_BYTES)], ...],
     Meta(min_length=1, max_length=MAX_NAMES),
+]
+BlobIds = Annotated[
+    tuple[Annotated[int, Meta(ge=0, lt=SAMPLES_LIMIT)], ...],
+    Meta(min_length=1, max_length=MAX_BLOBS),
+]
+BlobSizes = Annotated[
+    tuple[Annotated[int, Meta(ge=0, le=MAX_BLOBS_BYTES)], ...],
+    Meta(min_length=1, max_length=MAX_BLOBS),
 ]
 Duration = Annotated[float, Meta(ge=0, le=1e12)]
 SampleCount = Annotated[int, Meta(ge=1, le=SAMPLES_LIMIT)]
@@ -208,6 +220,16 @@ class NamesRequest(_Message, frozen=True, kw_only=True):
     dataset: Name
     content: Annotated[str, Meta(max_length=128, pattern=_NO_CONTROLS)] = ""
     sample_ids: SampleIds
+
+
+class BlobsRequest(_Message, frozen=True, kw_only=True):
+    """Requests the blobs of samples, of whichever dataset has this ``content``; needs no session.
+
+    Feeders send it to each other before they ask a store.
+    """
+
+    content: Name
+    sample_ids: BlobIds
 
 
 class NodeIdentity(_Message, frozen=True, kw_only=True):
@@ -352,7 +374,19 @@ class Names(_Message, frozen=True, kw_only=True):
     names: SourceNames
 
 
-ClientMessage = Hello | Request | Ping | Bye | StatsRequest | HostStatsRequest | NamesRequest
+class Blobs(_Message, frozen=True, kw_only=True):
+    """Carries the blobs of the first of the samples that were requested, in the frame that follows.
+
+    ``sizes`` are their bytes, 0 for those that are not there. They are as many as can be read in a
+    short time and fit into a frame: the others are to be requested again.
+    """
+
+    sizes: BlobSizes
+
+
+ClientMessage = (
+    Hello | Request | Ping | Bye | StatsRequest | HostStatsRequest | NamesRequest | BlobsRequest
+)
 NodeMessage = (
     Welcome
     | Refused
@@ -365,6 +399,7 @@ NodeMessage = (
     | Stats
     | HostStats
     | Names
+    | Blobs
 )
 
 _AnyMessage = TypeVar("_AnyMessage")

@@ -7,6 +7,7 @@ The decoder's libraries are imported only after a check, so a missing one is rep
 """
 
 import gc
+import os
 import signal
 import socket
 import sys
@@ -20,6 +21,7 @@ from feeder.process.child import die_with_parent
 from feeder.process.shortage import explain_shortage
 from feeder.wire.chunk_work import Fill, FillFailed
 from feeder.worker.messages import (
+    BlobsRead,
     CannotStart,
     CloseSession,
     Configure,
@@ -27,6 +29,7 @@ from feeder.worker.messages import (
     NamesRead,
     NodeToWorker,
     OpenSession,
+    ReadBlobs,
     ReadNames,
     ShareIndexes,
     Started,
@@ -90,6 +93,11 @@ def serve(channel: Channel[WorkerToNode, NodeToWorker], filler: "ChunkFiller") -
                 channel.send(_fill(filler, message))
             case ReadNames():
                 channel.send(_read_names(filler, message))
+            case ReadBlobs():
+                answer, blobs = _read_blobs(filler, message)
+                channel.send(answer, blobs)
+                if blobs is not None:
+                    os.close(blobs)
             case OpenSession():
                 assert fd is not None, "the slots come with OpenSession"
                 filler.open_session(message, fd)
@@ -149,6 +157,20 @@ def _read_names(filler: "ChunkFiller", wanted: ReadNames) -> NamesRead:
     except FeederError as error:
         problem = escape_surrogates(str(error))
     return NamesRead(wanted.ticket, names, perf_counter() - started_s, problem)
+
+
+def _read_blobs(filler: "ChunkFiller", wanted: ReadBlobs) -> tuple[BlobsRead, int | None]:
+    started_s, problem = perf_counter(), ""
+    sizes: tuple[int, ...] = ()
+    blobs = None
+    try:
+        sizes, blobs = filler.read_blobs(wanted.dataset, wanted.sample_ids)
+    except Exception as error:
+        failure = error if isinstance(error, FeederError) else explain_shortage(error)
+        if failure is None:
+            raise
+        problem = escape_surrogates(str(failure))
+    return BlobsRead(wanted.ticket, sizes, perf_counter() - started_s, problem), blobs
 
 
 if __name__ == "__main__":

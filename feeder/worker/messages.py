@@ -10,6 +10,8 @@ Fill                 ──────────►
                      ◄──────────            Filled or FillFailed, in the order of the Fills
 ReadNames            ──────────►
                      ◄──────────            NamesRead
+ReadBlobs            ──────────►
+                     ◄──────────            BlobsRead + fd
 CloseSession         ──────────►            (unmaps the slots)
 end of channel       ──────────►            (ends)
 """
@@ -89,7 +91,15 @@ class ReadNames(msgspec.Struct, frozen=True, tag=True, array_like=True):
     sample_ids: tuple[int, ...]
 
 
-NodeToWorker = Configure | ShareIndexes | OpenSession | CloseSession | Fill | ReadNames
+class ReadBlobs(msgspec.Struct, frozen=True, tag=True, array_like=True):
+    """Read the blobs of samples, which the dataset has, for another feeder."""
+
+    ticket: int
+    dataset: str
+    sample_ids: tuple[int, ...]
+
+
+NodeToWorker = Configure | ShareIndexes | OpenSession | CloseSession | Fill | ReadNames | ReadBlobs
 
 
 class Started(msgspec.Struct, frozen=True, kw_only=True, tag=True, array_like=True):
@@ -139,4 +149,17 @@ class NamesRead(msgspec.Struct, frozen=True, tag=True, array_like=True):
     """Why there is none."""
 
 
-WorkerToNode = Started | CannotStart | Filled | FillFailed | IndexProven | NamesRead
+class BlobsRead(msgspec.Struct, frozen=True, tag=True, array_like=True):
+    """The blobs of the first samples, as many as could be read in time, are in an anonymous file,
+    without gaps, which is attached as fd unless there is a ``problem``."""
+
+    ticket: int
+    sizes: tuple[int, ...]
+    """Of each in bytes; 0: it is damaged, was evicted meanwhile, or is too large."""
+    busy_s: float
+    """Wall-clock time."""
+    problem: str = ""
+    """Why there is none."""
+
+
+WorkerToNode = Started | CannotStart | Filled | FillFailed | IndexProven | NamesRead | BlobsRead

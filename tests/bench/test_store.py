@@ -31,6 +31,10 @@ ROWS = {
         single("first/batch", "s", 3.4),
         single("epoch/cold/left", "datasets", 1.0),
         single("small/from-disk", "datasets", 0.31),
+        single("peers/left", "datasets", 0.012),
+        single("peers/copied", "datasets", 0.12),
+        single("killed/left", "datasets", 0.21),
+        single("killed/copied", "datasets", 0.15),
     ]
 }
 
@@ -46,6 +50,8 @@ def test_a_run_that_meets_every_target_has_not_failed() -> None:
         "A cold first epoch from a slow store takes 1.05 times as long as the larger of computing "
         "and transferring.",
         "With a cache of 30% of the dataset, later epochs read 31% of it from the disk.",
+        "4 feeders with such caches read 1.2% of it from the store in later epochs and copy 12% "
+        "from each other; once one is killed, 21% and 15%.",
     ]
 
 
@@ -57,6 +63,10 @@ def test_a_run_that_meets_every_target_has_not_failed() -> None:
         (
             replace(ROWS["epoch/cold"], ratio=1.2),
             "epoch/cold is 1.200 of epoch/least; at most 1.15",
+        ),
+        (
+            single("peers/left", "datasets", 0.061),
+            "0.061 datasets left the store in peers; at most 0.05",
         ),
         (
             single("epoch/cold/left", "datasets", 1.3),

@@ -62,7 +62,11 @@ class NodeEnd:
 
 class FetcherProcess:
     def __init__(
-        self, cache: DiskCache, folders: Mapping[str, Path], budget_bytes: int = 0
+        self,
+        cache: DiskCache,
+        folders: Mapping[str, Path],
+        budget_bytes: int = 0,
+        peers: tuple[str, ...] = (),
     ) -> None:
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._listener.bind(b"")  # abstract, of a name that the kernel chooses
@@ -77,6 +81,8 @@ class FetcherProcess:
             datasets={name: os.fsencode(folder) for name, folder in folders.items()},
             disk_path=os.fsencode(cache.root.parent),
             disk_bytes=budget_bytes,
+            peers=peers,
+            name="own",
         )
         self.control.send(config, self._listener.fileno())
 
@@ -111,9 +117,12 @@ class FetcherProcess:
 
 @contextmanager
 def fetching(
-    cache: DiskCache, folders: Mapping[str, Path], budget_bytes: int = 0
+    cache: DiskCache,
+    folders: Mapping[str, Path],
+    budget_bytes: int = 0,
+    peers: tuple[str, ...] = (),
 ) -> Iterator[tuple[FetcherProcess, NodeEnd]]:
-    fetcher = FetcherProcess(cache, folders, budget_bytes)
+    fetcher = FetcherProcess(cache, folders, budget_bytes, peers)
     try:
         with closing(fetcher.connect()) as node:
             yield fetcher, node

@@ -1,17 +1,21 @@
 """The fetcher's process answers node processes, whatever ends in between."""
 
 from contextlib import closing
+from itertools import count
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from feeder.client.core.owners import Ownership
+from feeder.dataset.manifest import load_manifest
 from feeder.disk_cache.cached import CachedDataset
 from feeder.disk_cache.folder import DiskCache, prepare
 from feeder.disk_cache.messages import Absent, Ahead, Behind, Doubt, Forget, Here, Owned, Want
 from feeder.process.channel import ChannelClosedError
 from tests.disk_cache.conftest import SAMPLES
 from tests.disk_cache.fetching import FetcherProcess, fetching, wait_until
+from tests.disk_cache.peer_node import PeerNode
 from tests.disk_cache.test_transfers import read_blobs
 from tests.disk_cache.web_store import WebStore
 
@@ -208,3 +212,48 @@ def test_a_fetcher_that_cannot_start_says_why(cache: DiskCache, tmp_path: Path) 
     assert fetcher.process.stderr is not None
     fetcher.process.stderr.close()
     fetcher._listener.close()
+
+
+def test_peers_are_asked_before_the_store_for_batches_of_their_lanes(
+    cache: DiskCache, folder: Path, store: WebStore, tmp_path: Path
+) -> None:
+    blobs = dict(enumerate(read_blobs(store.folder / "blobs", ALL)))
+    missing = blobs.pop(41)
+    content = load_manifest(folder).content
+    feeders = tmp_path / "feeders"
+    with PeerNode(content, blobs, name="other") as peer, closing(CachedDataset.open(folder)) as own:
+        feeders.write_text(f"other {peer.endpoint}\nown tcp://127.0.0.1:9\n")
+        lane = next(n for n in range(8) if Ownership(("other", "own"), 8).order(n, 0)[0] == "other")
+        listed = (f"file://{feeders}",)
+        with fetching(cache, {"blobs": folder}, peers=listed) as (fetcher, node):
+            number = count(1)
+
+            def ask(*ranges: tuple[int, int]) -> list[int]:
+                """Want samples of the peer's lane; return those that it was asked for."""
+                before = len(peer.asked)
+                node.send(Want(next(number), "blobs", ranges, False, 8, lane))
+                assert isinstance(node.receive(), Here)
+                return peer.asked[before:]
+
+            fresh = ((sample, sample + 1) for sample in range(1, 40))
+            wait_until(lambda: ask(next(fresh)), "the list is read")
+            before = store.sent_bytes()
+            assert ask((40, 42), (60, 62), (90, 91)) == [40, 41, 60, 61, 90]
+            from_store = store.sent_bytes() - before - len(missing)
+            assert 0 < from_store < 20_000, "indexes"
+            assert ask((40, 42)) == []
+            assert own.has(np.array([40, 41, 60, 61, 90]))
+            assert node.want(100, 70, 72, whole=False) == Here(100)
+            assert len(peer.asked) == len({*peer.asked}), "own batches are read from the store"
+            assert not {70, 71} & {*peer.asked}
+            record = fetcher.beat()
+            while record.peer_blobs < 5:
+                record = fetcher.beat()
+            peer.answer = lambda _: None
+            node.send(Want(101, "blobs", ((80, 81),), False, 8, lane), Forget(101))
+            assert node.want(102, 85, 86, whole=False) == Here(102)
+            node.send(Want(103, "blobs", ((81, 82),), False, 8, lane))
+            assert node.receive() == Here(103), "the store has it, though the peer is silent"
+    assert read_blobs(folder, np.array([40, 41, 60, 61, 81, 90])) == read_blobs(
+        store.folder / "blobs", np.array([40, 41, 60, 61, 81, 90])
+    )

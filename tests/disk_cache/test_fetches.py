@@ -223,6 +223,9 @@ def test_a_batch_of_another_feeder_is_fetched_by_samples_and_nothing_follows(
     assert isinstance(want, Want)
     assert not want.whole
     assert want.ranges == find_runs(np.unique(node.samples(2)))
+    assert (want.lanes, want.lane, want.index) == (1, 0, 2)
+    node.begin(3)
+    assert [want.lanes for want in fetcher.wants()] == [0], "its own are not asked of peers"
 
 
 def test_why_samples_cannot_be_had_is_passed_on(node: Node, fetcher: FakeFetcher) -> None:

@@ -170,6 +170,17 @@ def test_a_final_error_fails_all_that_wait_for_the_piece(shell: Shell) -> None:
     assert shell.answers() == [3]
 
 
+def test_a_check_that_fails_is_not_repeated_by_itself(shell: Shell) -> None:
+    shell.pieces.samples_there[:] = 1
+    shell.wants.doubt(("d", 0))
+    shell.want(1, (3, 4))
+    check = shell.wants.take_doubted(0.0)
+    assert check is not None
+    shell.wants.failed(check, "disk-failing", "no", 0.0, is_transient=False)
+    assert shell.answers() == [(1, "disk-failing")]
+    assert shell.wants.take_doubted(0.0) is None
+
+
 def test_after_the_stores_patience_only_those_that_waited_as_long_fail(shell: Shell) -> None:
     shell.ahead((0, 10), (70, 80))
     ahead = shell.take(at_s=0.0)

@@ -10,7 +10,7 @@ needs samples of all pieces, which are fetched alone, while all pieces follow.
 import re
 import shutil
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from hashlib import sha256
@@ -28,7 +28,7 @@ from feeder.client.stats import request_report
 from feeder.dataset.format import shard_name
 from feeder.dataset.manifest import MANIFEST_NAME
 from feeder.dataset.opened import Dataset
-from feeder.disk_cache.cached import OBJECTS_NAME, ORIGIN_NAME, PRESENCE_NAME, CachedDataset
+from feeder.disk_cache.cached import OBJECTS_NAME, ORIGIN_NAME, PRESENCE_NAME, CachedDataset, Range
 from feeder.disk_cache.folder import FOLDER_NAME, MARKER_NAME
 from feeder.jpeg.recode import tile_jpeg
 from feeder.metrics.records import StoreRecord
@@ -47,6 +47,9 @@ PIECE: Final = 32  # samples
 PIECES: Final = 10
 BATCH: Final = 16
 EPOCH: Final = SAMPLES // BATCH
+AHEAD: Final = 126
+"""Samples on the disk when one batch of an epoch was taken, and WINDOW were asked for: pieces 2, 5
+and 6, the short one, and sample 0."""
 WINDOW: Final = 4
 _SIDE_PX: Final = 288
 _IMAGES: Final = 32  # distinct ones; each is in several places, at random
@@ -123,6 +126,14 @@ class Remote:
         """Whether all samples of a prefix were sent; up to 7 bytes before each are of none."""
         sent = sum(end - first for _, first, end in self.shard_reads(name))
         return sent > self.shards_bytes - 8 * SAMPLES
+
+    def find_again(self, name: str, kept: Mapping[str, Sequence[Range]], start: int) -> set[str]:
+        """The shards of which samples were sent, after ``start`` exchanges, that ``kept`` has."""
+        return {
+            shard
+            for shard, first, end in self.shard_reads(name, start)
+            if any(place[0] < end and first < place[1] for place in kept.get(shard, ()))
+        }
 
     def assert_nothing_twice(self, name: str) -> None:
         last: dict[str, int] = {}
@@ -270,10 +281,10 @@ def count_there(disk: Path, name: str) -> int:
         return int(cached.samples_there.sum())
 
 
-def there(disk: Path, name: str) -> dict[str, list[tuple[int, int]]]:
+def there(disk: Path, name: str) -> dict[str, list[Range]]:
     """The bytes of these samples, by shard: first byte and end."""
     folder = cached_folder(disk, name)
-    blobs: dict[str, list[tuple[int, int]]] = {}
+    blobs: dict[str, list[Range]] = {}
     with closing(CachedDataset.open(folder)) as cached, Dataset.open(folder) as dataset:
         ids = np.flatnonzero(cached.samples_there)
         for blob in dataset.find_blobs(ids, dataset.read_records(ids)):

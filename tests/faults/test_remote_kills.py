@@ -104,9 +104,7 @@ def test_an_epoch_goes_on_when_a_process_is_killed_in_mid_transfer(
         if victim == "supervisor":
             scene.start()
         assert taken.result() == epoch
-    for shard, first, end in remote.shard_reads(victim, before):
-        again = [place for place in kept.get(shard, []) if place[0] < end and first < place[1]]
-        assert not again, f"{len(again)} samples of {shard} were on the disk"
+    assert remote.find_again(victim, kept, before) == set()
 
 
 def test_a_fetcher_that_is_stopped_is_found_and_replaced(scene: Scene, epoch: list[str]) -> None:

@@ -289,6 +289,10 @@ def test_a_failure_that_passes_is_counted_and_changes_nothing(
     assert file_tree(tmp_path / "packed") == file_tree(tmp_path / "expected")
 
 
+def stop() -> None:
+    raise KeyboardInterrupt
+
+
 def test_other_options_before_packing_begins_fetch_nothing_again(
     store: FaultyStore, tmp_path: Path, large_tars: list[str]
 ) -> None:
@@ -302,16 +306,13 @@ def test_other_options_before_packing_begins_fetch_nothing_again(
 
 
 def test_other_options_after_packing_began_are_refused_and_keep_the_copies(
-    store: FaultyStore, tmp_path: Path, large_tars: list[str], when_listed: WhenListed
+    store: FaultyStore, tmp_path: Path, large_tars: list[str]
 ) -> None:
-    def stop(*_: object, **__: object) -> None:
-        raise KeyboardInterrupt
-
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(run, "publish_parts", stop)
+        patch.setattr(run, "publish_parts", lambda *_: stop())
         with pytest.raises(KeyboardInterrupt):
             pack("s3://bucket/raw/", tmp_path / "packed", shards=2)
-    with pytest.raises(ConfigError, match="or with other options for it: run the command that"):
+    with pytest.raises(ConfigError, match="or with other options: run the command that"):
         pack("s3://bucket/raw/", tmp_path / "packed", reading={"label_kind": "name"}, shards=2)
     pack("s3://bucket/raw/", tmp_path / "packed", shards=2)
     assert {name: whole_reads(store, name) for name in large_tars} == dict.fromkeys(large_tars, 1)
@@ -360,6 +361,24 @@ def large_tars(store: FaultyStore, tmp_path: Path) -> list[str]:
             members[f"{key}.cls"] = b"%d" % (key % 2)
         store.objects[f"bucket/raw/x-{number}.tar"] = tar_bytes(members)
     return ["x-0.tar", "x-1.tar"]
+
+
+def test_a_packing_killed_while_its_copies_are_removed_is_complete(
+    store: FaultyStore, tmp_path: Path, large_tars: list[str]
+) -> None:
+    path = tmp_path / "packed"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(WorkFolder, "remove", lambda work: stop())
+        with pytest.raises(KeyboardInterrupt):
+            pack("s3://bucket/raw/", path, shards=2)
+    for copy in (path / ".packing").glob("fetched-*"):
+        copy.unlink()
+    with pytest.raises(ConfigError, match="or with other options"):
+        pack("s3://bucket/raw/", path, shards=2, seed=9)
+    summary = pack("s3://bucket/raw/", path, shards=2)
+    assert summary.manifest.samples == 12
+    assert not (path / ".packing").exists()
+    assert {name: whole_reads(store, name) for name in large_tars} == dict.fromkeys(large_tars, 1)
 
 
 def test_a_shards_copies_go_when_it_is_packed(

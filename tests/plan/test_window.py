@@ -63,6 +63,15 @@ def test_pieces_are_read_ahead_once_and_dropped_when_no_batch_needs_them(plan: E
                 assert read[turns <= turn + 1].all()
         assert read.max() <= 1
         assert dropped.max() <= 1
+        began = np.zeros_like(turns)
+        for begin, end in plan.pieces_first(lane):
+            began[begin - first : end - first] += 1
+        if plan.shuffle and is_whole:
+            assert not began.any()
+        else:
+            assert began.max() <= 1
+            assert began[turns == 0].all()
+            assert read[began > 0].all(), "they are among those that its first batch announces"
 
 
 @given(plan=windows)

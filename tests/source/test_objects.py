@@ -3,17 +3,20 @@
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
 from feeder.errors import ConfigError, DatasetError, FeederError, ResourceError, SourceChangedError
 from feeder.source.fetch import fetch_container, forget_copies, state_room
+from feeder.source.listing import fetched_path
 from feeder.source.location.find import find_file, find_files
 from feeder.source.location.objects import (
     StoredObject,
     has_objects,
     look_at,
+    open_store,
     scan_objects,
     stamp_info,
     stamp_object,
@@ -97,6 +100,14 @@ def test_files_that_options_name_may_be_in_a_store(store: FaultyStore) -> None:
     assert find_file(url, "--labels") == url
     with pytest.raises(ConfigError, match=r"--labels s3://bucket/no.csv cannot be read: there is"):
         find_file("s3://bucket/no.csv", "--labels")
+
+
+def test_threads_share_a_store(store: FaultyStore) -> None:
+    """Each one finds credentials and reads certificates, which takes 40 ms of CPU time."""
+    with ThreadPoolExecutor(16) as pool:
+        opened = [*pool.map(open_store, [f"s3://bucket/{number}" for number in range(64)])]
+    assert len({id(each) for each, _ in opened}) == 1
+    assert [name for _, name in opened] == [str(number) for number in range(64)]
 
 
 # Folders
@@ -277,14 +288,24 @@ def test_the_room_that_copies_take_is_stated_and_checked(
 ) -> None:
     folder = tmp_path / ".packing"
     folder.mkdir()
-    sizes = {"s3://b/a.tar": 2 * 10**9, "s3://b/b.tar": 10**9}
+    sizes = {"s3://b/a.tar": (2 * 10**9, 1), "s3://b/b.tar": (10**9, 2)}
     line = state_room(folder, "s3://b/", sizes, 4 * 10**9, workers=8)
     assert re.match(rf"fetching 3\.00 GB into {folder}: packing takes about 3\.[34]0 GB", line)
     monkeypatch.setattr("feeder.source.fetch.can_punch", lambda folder: False)
     line = state_room(folder, "s3://b/", sizes, 4 * 10**9, workers=8)
     assert "takes about 7.00 GB" in line
-    packed = {"s3://b/a.parquet": 2 * 10**9, "s3://b/b.tar.gz": 10**9, "s3://b/c.tar": 10**9}
+    packed = {
+        "s3://b/a.parquet": (2 * 10**9, 1),
+        "s3://b/b.tar.gz": (10**9, 2),
+        "s3://b/c.tar": (10**9, 3),
+    }
     line = state_room(folder, "s3://b/", packed, 4 * 10**9, workers=1)
     assert "takes about 10.00 GB" in line
+    for url, suffix, size_bytes in (("a.parquet", ".part", 10**9), ("c.tar", "", 10**9)):
+        path = fetched_path(folder, f"s3://b/{url}", packed[f"s3://b/{url}"][1])
+        with open(f"{path}{suffix}", "wb") as file:
+            file.truncate(size_bytes)
+    line = state_room(folder, "s3://b/", packed, 4 * 10**9, workers=1)
+    assert "fetching 2.00 GB" in line
     with pytest.raises(ResourceError, match=rf"^{tmp_path} has .* GB free, and packing s3://b/ ta"):
-        state_room(folder, "s3://b/", {"s3://b/a.tar": 10**18}, 10**18, workers=1)
+        state_room(folder, "s3://b/", {"s3://b/a.tar": (10**18, 1)}, 10**18, workers=1)

@@ -13,6 +13,8 @@ from hypothesis import strategies as st
 from feeder.errors import ProtocolError
 from feeder.plan.recipe import Recipe
 from feeder.wire.messages import (
+    MAX_BLOBS,
+    MAX_BLOBS_BYTES,
     MAX_ENDPOINTS,
     MAX_HEADER_BYTES,
     MAX_INDICES,
@@ -77,6 +79,7 @@ FIELDS: dict[str, st.SearchStrategy[Any]] = {
     "epoch": epochs,
     "slot": st.integers(0, 63),
     "names": st.lists(st.binary(max_size=99), min_size=1, max_size=MAX_NAMES).map(tuple),
+    "sizes": st.lists(st.integers(0, MAX_BLOBS_BYTES), min_size=1).map(tuple),
     "counters": st.dictionaries(names, counters, max_size=5),
     "report": st.none(),
 }
@@ -175,6 +178,8 @@ def test_the_bytes_of_a_frame_are_pinned() -> None:
 
 NAMES_REQUEST = {"type": "NamesRequest", "dataset": "d", "sample_ids": [0, 2**48 - 1]}
 NAMES = {"type": "Names", "names": [b"\xff" * MAX_NAME_BYTES] * MAX_NAMES}
+BLOBS_REQUEST = {"type": "BlobsRequest", "content": "f", "sample_ids": [0, 2**48 - 1]}
+BLOBS = {"type": "Blobs", "sizes": [0, MAX_BLOBS_BYTES]}
 REFUSED = {"type": "Refused", "code": "version", "message": ""}
 STATS: dict[str, Any] = {"type": "Stats", "counters": {}}
 
@@ -232,6 +237,13 @@ MALFORMED: list[tuple[dict[str, Any], dict[str, list[object]]]] = [
         },
     ),
     (
+        BLOBS_REQUEST,
+        {
+            "content": ["", "x" * 129, b"f"],
+            "sample_ids": [[], [-1], [2**48], [0] * (MAX_BLOBS + 1), None, [[0]], b"\0"],
+        },
+    ),
+    (
         CHUNK,
         {
             "images": [0, 65_537],
@@ -277,6 +289,7 @@ MALFORMED: list[tuple[dict[str, Any], dict[str, list[object]]]] = [
         },
     ),
     (NAMES, {"names": [[], ["text"], [b"a"] * 65, [b"a" * (MAX_NAME_BYTES + 1)], None, [None]]}),
+    (BLOBS, {"sizes": [[], [-1], [MAX_BLOBS_BYTES + 1], [0] * (MAX_BLOBS + 1), None, [0.5]]}),
     (REFUSED, {"code": ["because"], "session": [-1]}),
     (STATS, {"counters": [{"a": None}, {"a": "x" * 4097}]}),
 ]
@@ -286,7 +299,7 @@ MALFORMED: list[tuple[dict[str, Any], dict[str, list[object]]]] = [
 def test_a_field_out_of_bounds_is_a_protocol_error(
     fields: dict[str, Any], bad: dict[str, list[object]]
 ) -> None:
-    is_of_client = fields["type"] in ("Hello", "Request", "NamesRequest")
+    is_of_client = fields["type"] in ("Hello", "Request", "NamesRequest", "BlobsRequest")
     decode = decode_from_client if is_of_client else decode_from_node
     assert type(decode(frame_of(fields))).__name__ == fields["type"]
     for field, values in bad.items():

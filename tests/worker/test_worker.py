@@ -12,6 +12,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import psutil
 import pytest
 
@@ -28,10 +29,11 @@ from feeder.sample.reader import STAGES
 from feeder.sample.self_test import compute_self_test
 from feeder.wire.chunk_work import Fill, Filled, FillFailed
 from feeder.wire.slot_layout import SlotLayout
-from feeder.worker.__main__ import _fill, _read_names
+from feeder.worker.__main__ import _fill, _read_blobs, _read_names
 from feeder.worker.filler import ChunkFiller
 from feeder.worker.index_memory import IndexMemory
 from feeder.worker.messages import (
+    BlobsRead,
     CannotStart,
     CloseSession,
     Configure,
@@ -40,6 +42,7 @@ from feeder.worker.messages import (
     NamesRead,
     NodeToWorker,
     OpenSession,
+    ReadBlobs,
     ReadNames,
     ShareIndexes,
     Started,
@@ -323,6 +326,77 @@ def test_names_that_cannot_be_read_are_reported(packed: Path, tmp_path: Path) ->
         read = _read_names(filler, ReadNames(5, "d", (1, 2)))
     assert (read.ticket, read.names) == (5, ())
     assert "is truncated" in read.problem
+
+
+def read_all(fd: int, sizes: tuple[int, ...]) -> list[bytes]:
+    """Return the blobs of an answer; closes its file, which has nothing else."""
+    with open(fd, "rb") as file:
+        file.seek(0)
+        blobs = [file.read(size) for size in sizes]
+        assert file.read() == b""
+    return blobs
+
+
+def blobs_of(dataset: Dataset, *sample_ids: int) -> list[bytes]:
+    ids = np.array(sample_ids)
+    locations = dataset.find_blobs(ids, dataset.read_records(ids))
+    return [bytes(dataset.read_blob(at, np.empty(at.blob_bytes, np.uint8))) for at in locations]
+
+
+def test_blobs_are_read_as_they_were_packed(packed: Path) -> None:
+    with WorkerProcess() as worker, Dataset.open(packed) as dataset:
+        worker.configure({"d": source_of(packed)})
+        before = psutil.Process(worker.process.pid).num_fds()
+        for _ in range(3):
+            worker.channel.send(ReadBlobs(10, "d", (22, 0, 22)))
+            while isinstance(answer := worker.channel.receive_with_fd(), tuple):
+                read, fd = answer
+                assert fd is not None
+                if isinstance(read, BlobsRead):
+                    break
+                os.close(fd)  # an index that was proven
+            assert (read.ticket, read.problem) == (10, "")
+            assert read_all(fd, read.sizes) == blobs_of(dataset, 22, 0, 22)
+        assert psutil.Process(worker.process.pid).num_fds() <= before + 2, "two shards"
+
+
+def test_a_damaged_blob_is_left_out(packed: Path, tmp_path: Path) -> None:
+    shutil.copytree(packed, tmp_path / "d")
+    with Dataset.open(packed) as dataset:
+        (blob,) = blobs_of(dataset, 1)
+        expected = blobs_of(dataset, 0, 2)
+        path = tmp_path / "d" / dataset.shard_path(1).name
+    path.write_bytes(path.read_bytes().replace(blob, bytes(len(blob))))
+    with contextlib.closing(ChunkFiller({"d": source_of(packed, tmp_path / "d")}, 8)) as filler:
+        sizes, fd = filler.read_blobs("d", (0, 1, 2))
+        assert read_all(fd, sizes) == [expected[0], b"", expected[1]]
+        path.unlink()
+    with contextlib.closing(ChunkFiller({"d": source_of(packed, tmp_path / "d")}, 8)) as filler:
+        sizes, fd = filler.read_blobs("d", (0, 1))
+        assert read_all(fd, sizes) == [b"", b""]
+        (tmp_path / "d" / "manifest.json").unlink()
+    with contextlib.closing(ChunkFiller({"d": source_of(packed, tmp_path / "d")}, 8)) as filler:
+        read, fd_or_none = _read_blobs(filler, ReadBlobs(5, "d", (0, 1)))
+    assert (read.ticket, read.sizes, fd_or_none) == (5, (), None)
+    assert "manifest.json" in read.problem
+
+
+@pytest.mark.parametrize(("bound", "count"), [("_BLOBS_S", -1.0), ("MAX_BLOBS_BYTES", 0)])
+def test_blobs_are_read_for_a_short_time_and_one_message_only(
+    filler: ChunkFiller, monkeypatch: pytest.MonkeyPatch, bound: str, count: float
+) -> None:
+    sizes, fd = filler.read_blobs("d", range(20))
+    os.close(fd)
+    assert len(sizes) == 20
+    monkeypatch.setattr(f"feeder.worker.filler.{bound}", count or sizes[0] + sizes[1])
+    fewer, fd = filler.read_blobs("d", range(20))
+    os.close(fd)
+    assert fewer == sizes[: len(fewer)]
+    assert len(fewer) == (2 if bound == "MAX_BLOBS_BYTES" else 1)
+    monkeypatch.setattr("feeder.worker.filler.MAX_BLOBS_BYTES", 1)
+    none, fd = filler.read_blobs("d", range(20))
+    os.close(fd)
+    assert none == (0,), "the first one is larger than a message"
 
 
 PIECES = [(first, first + 4) for first in range(0, 400, 4)]

@@ -12,16 +12,12 @@ import glob
 import re
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Final
 
 from feeder.errors import ConfigError, DatasetError
 from feeder.process.path_text import decode_name, printable
-from feeder.source.location.objects import has_objects, look_at, walk_objects
+from feeder.source.location.objects import AT_ONCE, has_objects, look_at, walk_objects
 from feeder.source.location.patterns import EXPANDED_MAX, expand_braces
 from feeder.store.address import StoreAddress
-
-AT_ONCE: Final = 64
-"""Requests at a time for objects that are looked at, or read, one by one."""
 
 
 def find_objects(location: str) -> tuple[str, ...]:

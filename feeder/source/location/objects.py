@@ -16,6 +16,7 @@ import functools
 import hashlib
 import io
 import os
+import threading
 from collections import Counter
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
@@ -26,8 +27,12 @@ from feeder.process.path_text import decode_name, encode_name, printable
 if TYPE_CHECKING:
     from feeder.store.client import ObjectInfo, Store
 
+AT_ONCE: Final = 64
+"""Requests at a time for objects that are looked at, or read, one by one."""
 PATIENCE_S: Final = 30.0
 _READ_AHEAD_BYTES: Final = 8 << 20
+
+_opening: Final = threading.Lock()
 
 retries: Counter[str] = Counter()
 """Requests of this process that were made again since ``take_retries``, by the reason."""
@@ -51,7 +56,8 @@ def open_store(url: str) -> "tuple[Store, str]":
     """Return the store that has the object or folder at ``url``, and its name there."""
     scheme, _, rest = url.partition("://")
     bucket, _, name = rest.partition("/")
-    return open_bucket(f"{scheme}://{bucket}"), name.rstrip("/")
+    with _opening:  # else each of 64 threads would find credentials and read certificates, for 3 s
+        return open_bucket(f"{scheme}://{bucket}"), name.rstrip("/")
 
 
 @functools.lru_cache(maxsize=64)
@@ -87,6 +93,14 @@ def look_at(url: str) -> "ObjectInfo":
         return store.head(name)
     except StoreError as error:
         raise _as_missing(error, url) from None
+
+
+def look_again(url: str) -> "ObjectInfo":
+    """Return the same of an object that was listed; SourceChangedError."""
+    try:
+        return look_at(url)
+    except FileNotFoundError:
+        raise changed(url, "it is gone") from None
 
 
 def stamp_info(info: "ObjectInfo") -> int:
