@@ -65,6 +65,9 @@ _MEASURE_S: Final = 5.0
 _FULL_TRIES: Final = 3
 """Of writing to a full disk, with an eviction after each."""
 
+_NAMED_MAX: Final = 16
+"""How often a message may name a dataset's samples: lanes of several orders overlap."""
+
 _log = logging.getLogger(__name__)
 
 _Result = object
@@ -426,6 +429,8 @@ class Fetcher:
         samples = transfers.cached.manifest.samples
         if any(not 0 <= first < end <= samples for first, end in ranges):
             raise ProtocolError(f"{dataset} has samples 0 .. {samples - 1}, others were named")
+        if sum(end - first for first, end in ranges) > _NAMED_MAX * samples:
+            raise ProtocolError(f"a message names each sample of {dataset} too often")
         return transfers.cached
 
     def _count_retry(self, kind: str) -> None:
