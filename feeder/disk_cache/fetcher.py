@@ -138,7 +138,6 @@ class Fetcher:
             store = Store(address, on_retry=self._count_retry, patience_s=patience_s)
             self._stores.append(store)
             self._datasets[name] = Transfers(cached, store, self.record)
-            self._datasets[name].sweep()
         self._wants = Wants({n: t.cached for n, t in self._datasets.items()}, patience_s)
         self._windows = Windows()
         self._room = Room(cache, budget_bytes)
@@ -158,6 +157,8 @@ class Fetcher:
         self._is_evicting = False
         self._stuck_until_s = {True: 0.0, False: 0.0}  # evictions with and without windows
         self._measure_owned()
+        for transfers in self._datasets.values():
+            self._chores.start(transfers.sweep, self._log_trouble)  # which may take some seconds
 
     def follow_peers(self, listed: Sequence[str], name: str, keys: ClientKeys | None) -> None:
         """Ask the feeders of a list before the store, as ``Peers`` does; ConfigError."""
