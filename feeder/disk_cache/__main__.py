@@ -12,6 +12,7 @@ import os
 import select
 import signal
 import socket
+import struct
 import sys
 import time
 from pathlib import Path
@@ -40,6 +41,8 @@ from feeder.security.keys import ClientKeys, PublicKey, read_secret_key
 BEAT_S: Final = 0.5
 _MESSAGES_A_TURN: Final = 256
 """Of one connection; the others get their turn, too."""
+
+_UCRED: Final = struct.Struct("3i")  # struct ucred: the process, its user and group
 
 _log = logging.getLogger(__name__)
 
@@ -82,6 +85,12 @@ class _Loop:
     def _accept(self) -> None:
         with contextlib.suppress(OSError):  # it has gone again
             connection = self._listener.accept()[0]
+            credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size)
+            if _UCRED.unpack(credentials)[1] != os.geteuid():
+                # Every user of the host can connect: an abstract name has no permissions.
+                _log.warning("refused a connection of another user", extra={"kind": "protocol"})
+                connection.close()
+                return
             connection.settimeout(0)
             channel: _Connection = Channel(connection, NodeToFetcher)
             self._connections[connection.fileno()] = channel

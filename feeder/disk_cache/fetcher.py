@@ -65,6 +65,9 @@ _MEASURE_S: Final = 5.0
 _FULL_TRIES: Final = 3
 """Of writing to a full disk, with an eviction after each."""
 
+_NAMED_MAX: Final = 16
+"""How often a message may name a dataset's samples: lanes of several orders overlap."""
+
 _log = logging.getLogger(__name__)
 
 _Result = object
@@ -135,7 +138,6 @@ class Fetcher:
             store = Store(address, on_retry=self._count_retry, patience_s=patience_s)
             self._stores.append(store)
             self._datasets[name] = Transfers(cached, store, self.record)
-            self._datasets[name].sweep()
         self._wants = Wants({n: t.cached for n, t in self._datasets.items()}, patience_s)
         self._windows = Windows()
         self._room = Room(cache, budget_bytes)
@@ -155,6 +157,8 @@ class Fetcher:
         self._is_evicting = False
         self._stuck_until_s = {True: 0.0, False: 0.0}  # evictions with and without windows
         self._measure_owned()
+        for transfers in self._datasets.values():
+            self._chores.start(transfers.sweep, self._log_trouble)  # which may take some seconds
 
     def follow_peers(self, listed: Sequence[str], name: str, keys: ClientKeys | None) -> None:
         """Ask the feeders of a list before the store, as ``Peers`` does; ConfigError."""
@@ -426,6 +430,8 @@ class Fetcher:
         samples = transfers.cached.manifest.samples
         if any(not 0 <= first < end <= samples for first, end in ranges):
             raise ProtocolError(f"{dataset} has samples 0 .. {samples - 1}, others were named")
+        if sum(end - first for first, end in ranges) > _NAMED_MAX * samples:
+            raise ProtocolError(f"a message names each sample of {dataset} too often")
         return transfers.cached
 
     def _count_retry(self, kind: str) -> None:

@@ -65,6 +65,9 @@ _PATIENCE_S: Final = 30.0
 _WARM_PATIENCE_S: Final = 5.0
 """The same where the disk may have what is needed."""
 
+_LOOK_S: Final = 0.02
+"""Between looks at what another process fetches."""
+
 _ABSENT: Final = ("unreachable", "timeout", "server", "throttled", "reset", "short", "expired")
 """Faults in which a cached dataset is served without a look at the store."""
 
@@ -204,8 +207,7 @@ def prepare(cache: DiskCache, url: str, *, report: Callable[[str], None] = _log.
         ):
             _make_files(folder, origin, manifest, data, report)
             with closing(CachedDataset.open(folder)) as cached:
-                if not cached.samples_there[0]:
-                    Transfers(cached, store, StoreRecord()).fetch(0, [(0, 1)])
+                _fetch_first_sample(Transfers(cached, store, StoreRecord()))
     except StoreError as error:
         warm = next(filter(_has_first_sample, former), None)
         if warm is None or error.kind not in _ABSENT:
@@ -213,7 +215,7 @@ def prepare(cache: DiskCache, url: str, *, report: Callable[[str], None] = _log.
         report(f"serving {address} from the disk cache, {warm}, without the store: {error}")
         return warm
     except ResourceError as error:
-        if not is_cached(folder):
+        if not _has_first_sample(folder):
             raise
         report(f"serving {address} with what {folder} has: {error}")
     return folder
@@ -231,6 +233,18 @@ def _read_manifest(store: Store) -> tuple[bytes, str, Manifest]:
             if not left:
                 raise
     return data, fetched.etag, manifest
+
+
+def _fetch_first_sample(transfers: Transfers) -> None:
+    cached, end_s = transfers.cached, time.monotonic() + _PATIENCE_S
+    while not cached.samples_there[0] and not transfers.fetch(0, [(0, 1)]):
+        if time.monotonic() > end_s:
+            raise ResourceError(
+                f"another process fetches the first samples of {cached.folder}, and does not get "
+                "them: end it (fuser shows which it is), or choose another folder with "
+                "cache.disk_path (--disk-path)"
+            )
+        time.sleep(_LOOK_S)
 
 
 def _has_first_sample(folder: Path) -> bool:

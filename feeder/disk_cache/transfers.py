@@ -87,13 +87,35 @@ class Transfers:
 
     def sweep(self) -> None:
         """Free what a process wrote that was killed before it could count it as there."""
+        for shard in np.flatnonzero(self.cached.shards_there).tolist():
+            with contextlib.suppress(_IndexLostError, DatasetError, OSError):
+                self._sweep_shard(shard)  # fetching finds what is wrong, too
+
+    def _sweep_shard(self, shard: int) -> None:
         cached = self.cached
-        first_shards, _ = cached.layout.locate(np.arange(0, cached.manifest.samples, cached.piece))
-        shards = cached.shards_there[np.minimum(first_shards + 1, len(cached.shards_there) - 1)]
-        candidates = (self.there_bytes() == 0) & ((cached.shards_there[first_shards] | shards) > 0)
-        with contextlib.suppress(OSError):  # of a disk that fetching will find to fail, too
-            for piece in np.flatnonzero(candidates).tolist():
-                self.evict(piece)
+        first, end = cached.range_of_shard(shard)
+        # Its parts of pieces: the first sample of each, then the end of the last one.
+        inner = range((first // cached.piece + 1) * cached.piece, end, cached.piece)
+        bounds = np.array([first, *inner, end])
+        empty = np.add.reduceat(cached.samples_there[first:end], bounds[:-1] - first) == 0
+        with self._open(shard) as file:
+            limit = self._records_offset(file, shard)
+            written = _written(file, limit)
+            if not (written and empty.any()):
+                return
+            records = np.frombuffer(os.pread(file, (end - first) * RECORD_BYTES, limit), RECORD)
+            offsets, block = records["offset"].astype(np.int64), os.fstat(file).st_blksize
+            # The whole blocks of a part, about: its neighbours have a share of the others.
+            starts = -(-offsets[bounds[:-1] - first] // block) * block
+            lasts = np.append(offsets, limit)[bounds[1:] - first] // block * block
+            begins, ends = np.array(written).T
+            near = np.minimum(np.searchsorted(ends, starts, "right"), len(ends) - 1)
+            is_written = (begins[near] < lasts) & (starts < ends[near])
+            for part in np.flatnonzero(empty & is_written).tolist():
+                start, stop = int(bounds[part]), int(bounds[part + 1])
+                with self._sole(start // cached.piece) as is_ours:
+                    if is_ours and not cached.samples_there[start:stop].any():
+                        self._punch(shard, start - first, stop - start)
 
     def fetch(self, piece: int, ranges: Sequence[Range]) -> bool:
         """Fetch those samples of a piece, in ``ranges``, that are missing.
@@ -414,6 +436,22 @@ class Transfers:
 
     def _where(self, shard: int) -> str:
         return f"{self.cached.url}/{self.cached.manifest.shards[shard].name}"
+
+
+def _written(file: int, end: int) -> list[Range]:
+    """Return the extents of a file that are no holes, up to ``end``, without its first block."""
+    extents, at = [], os.fstat(file).st_blksize
+    while at < end:
+        try:
+            start = os.lseek(file, at, os.SEEK_DATA)
+        except OSError as error:
+            if error.errno != errno.ENXIO:  # a hole up to the end
+                raise
+            break
+        at = os.lseek(file, start, os.SEEK_HOLE)
+        if start < end:
+            extents.append((start, at))
+    return extents
 
 
 def runs_of(flags: NDArray[np.bool_]) -> list[Range]:

@@ -173,7 +173,7 @@ class Wants:
         if left:
             self._ahead[key] = left
         for want in list(self._waiting.get(key, [])):
-            if not self._misses(key[0], want.parts[key[1]]):
+            if key not in self._doubted and not self._misses(key[0], want.parts[key[1]]):
                 self._leave(want, key)
                 self._answer_if_there(want)
         self._push(key)

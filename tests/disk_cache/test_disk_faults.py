@@ -132,5 +132,5 @@ def test_what_a_killed_transfer_wrote_takes_no_room_for_good(cache: DiskCache, u
     with closing(CachedDataset.open(folder)) as cached:
         cached.mark(16, 32, there=False)  # as if it had been killed before it said so
     with closing(Fetcher(cache, {"blobs": folder})) as fetcher:
-        assert cache.used_bytes() < before - 5_000_000
+        wait_until(lambda: cache.used_bytes() < before - 5_000_000, "it is swept")
         assert fetcher.cached("blobs").has(np.arange(16))

@@ -1,5 +1,8 @@
 """The fetcher's process answers node processes, whatever ends in between."""
 
+import os
+import subprocess
+import sys
 from contextlib import closing
 from itertools import count
 from pathlib import Path
@@ -194,11 +197,27 @@ def test_a_connection_that_breaks_the_protocol_is_closed_and_the_others_stay(
     cache: DiskCache, folder: Path
 ) -> None:
     with fetching(cache, {"blobs": folder}) as (fetcher, node):
-        for wrong in (Want(1, "others", ((0, 1),)), Owned("blobs", ((0, SAMPLES + 1),))):
+        for wrong in (
+            Want(1, "others", ((0, 1),)),
+            Owned("blobs", ((0, SAMPLES + 1),)),
+            Want(1, "blobs", ((0, SAMPLES),) * 17),
+        ):
             with closing(fetcher.connect()) as bad:
                 bad.send(wrong)
                 with pytest.raises(ChannelClosedError):
                     bad.receive()
+        assert node.want(1, 20, 21) == Here(1)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can be another user, too")
+def test_another_user_of_the_host_gets_no_connection(cache: DiskCache, folder: Path) -> None:
+    with fetching(cache, {"blobs": folder}) as (fetcher, node):
+        code = (
+            "import os, socket as s; os.setuid(65534); c = s.socket(s.AF_UNIX, s.SOCK_SEQPACKET); "
+            f"c.settimeout(60); c.connect({fetcher.address!r}); print(c.recv(1))"
+        )
+        other = [sys.executable, "-I", "-S", "-c", code]
+        assert subprocess.check_output(other) == b"b''\n"
         assert node.want(1, 20, 21) == Here(1)
 
 

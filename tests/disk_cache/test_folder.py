@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from feeder.dataset.manifest import load_manifest
-from feeder.disk_cache.cached import CachedDataset, is_cached, read_origin
+from feeder.disk_cache.cached import FETCHING, CachedDataset, is_cached, read_origin
 from feeder.disk_cache.folder import MARKER_NAME, DiskCache, prepare
 from feeder.disk_cache.transfers import Transfers
 from feeder.errors import ConfigError, DatasetError, ResourceError, StoreError
@@ -84,6 +84,28 @@ def test_two_that_prepare_at_once_make_one_folder(
     assert len(set(folders)) == 1
     assert len(folders) == 4
     assert store.doubly_sent() == []
+
+
+def test_preparing_waits_for_a_process_that_fetches_the_first_piece(
+    cache: DiskCache, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with closing(CachedDataset.open(prepare(cache, url))) as other:
+        other.mark(0, 1, there=False)
+        assert other.lock(FETCHING)
+        monkeypatch.setattr("feeder.disk_cache.folder._PATIENCE_S", 0.1)
+        with pytest.raises(ResourceError, match="another process fetches the first samples"):
+            prepare(cache, url)
+        monkeypatch.setattr("feeder.disk_cache.folder._PATIENCE_S", 30.0)
+        looks = []
+
+        def look(_: float) -> None:
+            looks.append(0)
+            if len(looks) == 3:
+                other.unlock(FETCHING)
+
+        monkeypatch.setattr("feeder.disk_cache.folder.time.sleep", look)
+        prepare(cache, url)
+        assert other.samples_there[0]
 
 
 def test_a_warm_dataset_is_prepared_without_the_store(

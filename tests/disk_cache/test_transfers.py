@@ -15,6 +15,7 @@ from feeder.disk_cache.folder import DiskCache, prepare
 from feeder.disk_cache.transfers import DamagedError, Transfers
 from feeder.errors import StoreError
 from feeder.metrics.records import StoreRecord
+from feeder.process.punched_file import punch_hole
 from feeder.store.address import StoreAddress
 from feeder.store.client import Store
 from tests.disk_cache.conftest import SAMPLES
@@ -148,6 +149,33 @@ def test_evicted_pieces_take_no_room_and_come_back(
     assert cache.used_bytes() < full / 50
     fetch_all(transfers)
     assert read_blobs(folder, ALL) == read_blobs(store.folder / "blobs", ALL)
+
+
+def test_a_sweep_frees_what_does_not_count_as_there_and_looks_at_nothing_else(
+    transfers: Transfers,
+    cache: DiskCache,
+    folder: Path,
+    store: WebStore,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    fetch_all(transfers)
+    for piece in (1, 2, 5, 6):
+        transfers.evict(piece)
+    before = cache.used_bytes()
+    transfers.fetch(2, [(32, 48)])
+    transfers.cached.mark(32, 48, there=False)  # as if killed before that was written
+    punched = []
+
+    def punch(file: int, offset: int, size_bytes: int) -> bool:
+        punched.append(size_bytes)
+        return punch_hole(file, offset, size_bytes)
+
+    monkeypatch.setattr("feeder.disk_cache.transfers.punch_hole", punch)
+    transfers.sweep()
+    assert len(punched) == 2, "the parts of piece 2, which is in two shards"
+    assert cache.used_bytes() <= before + 8192
+    there = np.flatnonzero(transfers.cached.samples_there)
+    assert read_blobs(folder, there) == read_blobs(store.folder / "blobs", there)
 
 
 def test_what_is_pinned_or_being_fetched_is_not_evicted(transfers: Transfers, folder: Path) -> None:

@@ -211,6 +211,18 @@ def test_no_want_of_a_doubted_piece_is_answered_before_it_was_checked(shell: She
     assert shell.answers() == [1]
 
 
+def test_a_piece_doubted_in_flight_is_checked_before_it_is_answered(shell: Shell) -> None:
+    shell.want(1, (3, 4))
+    task = shell.take()
+    shell.wants.doubt(("d", 0))
+    shell.finish(task)
+    assert shell.answers() == []
+    check = shell.wants.take_doubted(0.0)
+    assert check is not None
+    shell.wants.done(check)
+    assert shell.answers() == [1]
+
+
 def test_what_waits_or_is_in_flight_is_held(shell: Shell) -> None:
     shell.ahead((70, 80))
     task = shell.take()
