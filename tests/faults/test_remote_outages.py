@@ -8,7 +8,6 @@ from typing import Final, Literal
 
 import pytest
 
-from bench.loopback_store import S3_ENVIRON
 from bench.store_proxy import Kind, StoreProxy
 from feeder.errors import ConfigError, DatasetError, PeerError
 from tests.faults.remote import (
@@ -98,11 +97,11 @@ def test_credentials_that_are_renewed_in_their_file_are_used(
         new.replace(keys)
 
     renew("FIRST")
-    environ = {name: text for name, text in S3_ENVIRON.items() if "KEY" not in name}
-    environ["AWS_SHARED_CREDENTIALS_FILE"] = str(keys)
     with remote_store(published, "expired", "denied", "early") as remote:
         data = [f"--data={name}=s3://bucket/{name}" for name in ("expired", "denied", "early")]
-        environ["AWS_ENDPOINT_URL"] = remote.proxy.endpoint
+        environ = remote.store.environ(remote.proxy.endpoint)
+        environ = {name: text for name, text in environ.items() if "KEY" not in name}
+        environ["AWS_SHARED_CREDENTIALS_FILE"] = str(keys)
         with serve(tmp_path, *data, environ=environ) as daemon:
             fail_and_renew(daemon, remote, "expired", epoch, "FIRST", lambda: renew("SECOND"))
             fail_and_renew(daemon, remote, "denied", epoch, "SECOND", lambda: renew("THIRD"))
