@@ -2,7 +2,7 @@
 
 One core is the daemon's: a worker, its node process and its fetcher share it, as they share a host
 that is busy. The other one is the rest of the world's: nginx, the proxy that limits the rate, and
-the client.
+the client. What only fetches may use both.
 """
 
 import os
@@ -159,7 +159,7 @@ class Scene:
 
     def _run(self, command: Sequence[str], endpoint: str) -> None:
         environ = child_environment(self.store.environ(endpoint))
-        with pinned_to(self.core):
+        with pinned_to(self.core, self.other):
             process = start_process(
                 command, environ=environ, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
             )

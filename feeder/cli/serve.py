@@ -12,10 +12,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from feeder.cli.options import option
-from feeder.errors import ConfigError, StoreError
+from feeder.errors import ConfigError
 
 if TYPE_CHECKING:
     from feeder.daemon.config import Config
+    from feeder.disk_cache.folder import DiskCache
     from feeder.pack.run import PackSummary
     from feeder.pack_cache.shared_progress import SharedProgress
 
@@ -143,7 +144,6 @@ def run(arguments: argparse.Namespace) -> int:
         if metrics is not None:
             stack.callback(metrics.close)
             metrics.start()
-        config = _prepare_remote(config)
         packed = _replace_sources(config, answer, arguments.repack, is_terminal)
         # From now on only what is wrong is written past logging, by C libraries and in crashes.
         relay.level = logging.WARNING
@@ -175,38 +175,28 @@ def _overrides(arguments: argparse.Namespace) -> dict[str, object]:
     return overrides | levels | {"data": locations}
 
 
-def _prepare_remote(config: "Config") -> "Config":
-    """``config`` with the folder of the cached dataset in place of each dataset in a store.
-
-    What has no manifest is left: it is a source. Raises FeederError.
-    """
-    from feeder.store.address import StoreAddress, is_remote
-
-    remote = {name: text for name, text in sorted(config.data.items()) if is_remote(text)}
-    if not remote:
-        return config
-    from feeder.disk_cache.folder import DiskCache, prepare
-
-    folder = find_cache_folder(config.cache.disk_path or config.cache.dir, os.environ)
-    if folder is None:
-        raise ConfigError(
-            f"data.{next(iter(remote))} is in a store, and there is no folder to keep its pieces "
-            "in (HOME is not set): give one with --disk-path"
-        )
-    cache = DiskCache.open(folder)
-    data = dict(config.data)
+def _prepare_remote(config: "Config", names: list[str], disk: "DiskCache") -> "Config":
+    """``config`` with the folder of the cached dataset in place of each of these remote ones."""
+    from feeder.disk_cache.folder import prepare
 
     def report(text: str) -> None:
         sys.stderr.write(f"feeder: warning: {text}\n")
 
-    for name, url in remote.items():
-        try:
-            data[name] = str(prepare(cache, url, report=report))
-        except StoreError as error:
-            # It is a dataset if it has, or had, a manifest: something else of it is gone.
-            if error.kind != "gone" or cache.find(StoreAddress.parse(url).url):
-                raise
-    return dataclasses.replace(config, data=data)
+    found = {name: str(prepare(disk, config.data[name], report=report)) for name in names}
+    return dataclasses.replace(config, data={**config.data, **found})
+
+
+def _open_disk_cache(config: "Config", name: str) -> "DiskCache":
+    """The disk cache, which dataset ``name`` needs; ConfigError if there is no folder for it."""
+    from feeder.disk_cache.folder import DiskCache
+
+    folder = find_cache_folder(config.cache.disk_path or config.cache.dir, os.environ)
+    if folder is None:
+        raise ConfigError(
+            f"data.{name} is in a store, and there is no folder to keep its pieces in (HOME is not "
+            "set): give one with --disk-path"
+        )
+    return DiskCache.open(folder)
 
 
 def _replace_sources(
@@ -215,7 +205,7 @@ def _replace_sources(
     repack: bool,
     is_terminal: bool,
 ) -> "Config":
-    """``config`` with the dataset packed from each source in place of the source.
+    """``config`` with a folder in place of each source, which is packed, and each remote dataset.
 
     While there are sources to look at, ``answer`` answers clients, probes and systemd.
 
@@ -224,11 +214,19 @@ def _replace_sources(
     """
     from feeder.dataset.first_read import check_readable
     from feeder.pack_cache.entry import class_warnings, is_source
+    from feeder.store.address import StoreAddress, is_remote
 
     local = {name: Path(text) for name, text in config.data.items() if "://" not in text}
     check_readable({f"dataset {name} at {path}": path for name, path in local.items()})
     cache = find_cache_folder(config.cache.dir, os.environ)
-    sources = [name for name, text in sorted(config.data.items()) if is_source(text, cache)]
+    remote = [name for name, text in sorted(config.data.items()) if is_remote(text)]
+    disk = _open_disk_cache(config, remote[0]) if remote else None
+    # What the disk cache has is a dataset, without a look at the store, which may be away.
+    known = [n for n in remote if disk and disk.find(StoreAddress.parse(config.data[n]).url)]
+    unknown = sorted(config.data.keys() - known)
+    sources = [name for name in unknown if is_source(config.data[name], cache)]
+    if disk is not None:
+        config = _prepare_remote(config, [name for name in remote if name not in sources], disk)
     if sources:
         if cache is None:
             raise ConfigError(

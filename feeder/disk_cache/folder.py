@@ -42,10 +42,11 @@ from feeder.disk_cache.cached import (
     read_origin,
     write_at,
 )
-from feeder.disk_cache.transfers import ATTEMPTS, Transfers, punch_hole
+from feeder.disk_cache.transfers import ATTEMPTS, Transfers
 from feeder.errors import ConfigError, DatasetError, ResourceError, StoreError
 from feeder.metrics.records import StoreRecord
 from feeder.process.output_file import explain_disk_errors, write_output
+from feeder.process.punched_file import punch_hole
 from feeder.store.address import StoreAddress
 from feeder.store.client import Store
 
@@ -107,7 +108,8 @@ class DiskCache:
                     )
                 if not text:
                     write_at(file, _MARKER, 0)
-                punch_hole(file, 1 << 20, 4096)
+                if not punch_hole(file, 1 << 20, 4096):
+                    raise OSError(errno.EOPNOTSUPP, "no sparse files")
             finally:
                 os.close(file)
         return cls(root)

@@ -47,7 +47,7 @@ STAND_INS: Final = 2
 NAMES_LEARNT_MAX: Final = 64
 """In a longer list without names endpoints own lanes, as for clients (``client.core.links``)."""
 
-_LINKS_MAX: Final = 16  # idle ones; each has a context of its own
+_LINKS_MAX: Final = 16  # that are not in use; each has a context of its own
 _TICK_S: Final = 1.0
 _REPORT_S: Final = 2.0
 _BACKOFF_MAX_S: Final = 30.0
@@ -98,6 +98,7 @@ class Peers:
         self._guard = threading.Lock()  # of the links and of counting
         self._links: OrderedDict[str, StatsLink] = OrderedDict()  # by endpoint, the oldest first
         self._peers: dict[str, _Peer] = {}  # by endpoint; replaced as a whole
+        self._is_named = False  # whether the list has the names that own lanes
         self._own_names: tuple[str, ...] = ()  # beside those of peers
         self._problem = ""
         self._is_closed = threading.Event()
@@ -105,7 +106,7 @@ class Peers:
         threading.Thread(target=self._follow, name="peers", daemon=True).start()
 
     def close(self) -> None:
-        """End the thread, within a tick, and close the idle links."""
+        """End the thread, within a tick, and close the links that are not in use."""
         self._is_closed.set()
         self._directory.close()
         with self._guard:
@@ -207,25 +208,26 @@ class Peers:
             listing, problem = self._directory.refresh(), ""
         except ConfigError as error:  # of a file that was there when the daemon started
             listing, problem = {}, str(error)
-        is_named = any(listing.values()) or len(listing) > NAMES_LEARNT_MAX
-        if is_named and self._name not in listing.values():
+        has_names = any(listing.values())
+        self._is_named = has_names or len(listing) > NAMES_LEARNT_MAX
+        if has_names and self._name not in listing.values():
             problem = f"serve.name {self._name!r} is not in the list: give the name that is there"
         if problem and problem != self._problem:
             _log.warning("serve.peers: %s", problem)
         self._problem = problem
         peers = {}
         for endpoint, name in listing.items():
-            names = (name or endpoint,) if is_named else ()
+            names = (name or endpoint,) if self._is_named else ()
             peer = self._peers.get(endpoint)
-            if peer is None or (is_named and peer.names != names):
-                peer = _Peer(endpoint, names, report_s=inf if is_named else 0.0)
+            if peer is None or (names and peer.names != names):
+                peer = _Peer(endpoint, names, report_s=inf if names else 0.0)
                 peer.is_own = bool(name) and name == self._name
             peers[endpoint] = peer
         self._peers = peers
-        self._own_names = (self._name,) if is_named and self._name else ()
+        self._own_names = (self._name,) if has_names and self._name else ()
 
     def _look_at(self, peer: _Peer) -> None:
-        """Request a peer's report: its name, and what it serves."""
+        """Ask a peer for its report, which has its names and what it serves."""
         try:
             report = request_report(peer.endpoint, _REPORT_S, self._keys)
         except FeederError as error:
@@ -236,21 +238,22 @@ class Peers:
             _note(peer, problem)
             return
         contents = frozenset(dataset.content for dataset in report.datasets)
-        if not peer.names:
+        if not self._is_named:
             peer.names = _find_names(report)
             host = printable(socket.gethostname())
             peer.is_own = (report.host, report.name) == (host, self._name)
         peer.contents, peer.is_away, peer.report_s = contents, False, inf
         lacking = frozenset() if peer.is_own else self._contents - contents
-        if lacking:
+        if lacking or not peer.names:  # it may be starting
             peer.report_s = time.monotonic() + peer.backoff.next_s()
+        if lacking:
             which = ", ".join(sorted(lacking))
             peer.refusal = f"{peer.endpoint} serves none with content fingerprint {which}"
         _note(peer, peer.refusal)
         peer.refusal = ""
 
     def _leave_out(self, peer: _Peer) -> None:
-        """Request only a peer's report, some time later; it shows what is wrong."""
+        """Ask a peer for nothing but its report, some time later; that shows what is wrong."""
         peer.is_away, peer.report_s = True, time.monotonic() + peer.backoff.next_s()
 
 

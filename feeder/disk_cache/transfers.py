@@ -11,7 +11,6 @@ missing, and no other trace. Safe to call in several threads at once.
 """
 
 import contextlib
-import ctypes
 import errno
 import logging
 import os
@@ -40,14 +39,11 @@ from feeder.disk_cache.cached import (
 from feeder.errors import DatasetError, StoreError
 from feeder.metrics.records import StoreRecord
 from feeder.process.log_lines import KEPT
+from feeder.process.punched_file import punch_hole
 from feeder.store.client import Fetched, Store
 
 ATTEMPTS: Final = 3
 """Of bytes that came with a wrong checksum."""
-
-_PUNCH_HOLE: Final = 0x03  # FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, linux/falloc.h
-_libc: Final = ctypes.CDLL(None, use_errno=True)
-_libc.fallocate.argtypes = [ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64]
 
 _log = logging.getLogger(__name__)
 
@@ -426,9 +422,3 @@ def runs_of(flags: NDArray[np.bool_]) -> list[Range]:
     padded[1:-1] = flags
     edges = np.flatnonzero(padded[1:] != padded[:-1]).tolist()
     return list(zip(edges[::2], edges[1::2], strict=True))
-
-
-def punch_hole(file: int, offset: int, size: int) -> None:
-    if _libc.fallocate(file, _PUNCH_HOLE, offset, size) != 0:
-        code = ctypes.get_errno()
-        raise OSError(code, os.strerror(code) if code != errno.EOPNOTSUPP else "no sparse files")

@@ -1,6 +1,6 @@
 """Other feeders' requests for blobs, which workers read: copies in place of bytes from a store.
 
-    BlobsRequest ─► what of it is there ─► ReadBlobs ─► worker ─► BlobsRead + memory ─► Blobs
+    BlobsRequest ─► those that are there ─► ReadBlobs ─► worker ─► BlobsRead + memory ─► Blobs
 
 Reading for others takes SHARE of the workers' time at most, by a token bucket that BlobsRead
 empties. What would exceed it is refused at once, as are requests while all workers have some: the
@@ -69,7 +69,7 @@ class BlobRequests:
         watch: WorkerWatch,
         router: Router,
     ) -> None:
-        """``find_there`` tells which samples of a dataset are on this host; ``watch`` has the
+        """``find_there`` returns which samples of a dataset are on this host; ``watch`` has the
         chunks of the workers in ``pool``."""
         self.counters = CopyCounters()
         self._datasets = datasets

@@ -18,7 +18,7 @@ from feeder.source.kinds import Kind
 from feeder.source.label_files.columns import has_image_suffix
 from feeder.source.listing import ItemListing
 from feeder.source.location.splits import find_splits, pair_splits
-from feeder.source.location.storage import is_folder, scan_folder, show_path
+from feeder.source.location.storage import is_folder, is_url, scan_folder, show_path
 from feeder.source.source import FOLDERS_AHEAD, LooseFiles
 
 
@@ -66,6 +66,8 @@ class ClassFolder(LooseFiles):
     def _warn_of_training_set(self, classes: list[str], listing: ItemListing) -> None:
         """Note a training set beside this one that has other classes: labels would be shifted."""
         above, name = os.path.split(self._root.rstrip(b"/"))
+        if self.is_remote and not is_url(above):
+            return  # it is a whole bucket
         try:
             training = pair_splits(_list_folders(above)).get(decode_name(name))
             if training is None:
@@ -143,9 +145,6 @@ class ClassFolder(LooseFiles):
 
 
 def _list_folders(folder: bytes) -> list[str]:
-    """Return the folders in a folder; none above a bucket."""
-    if folder.endswith(b":/"):
-        return []
     entries = scan_folder(folder, "folder")
     return [decode_name(entry.name) for entry in entries if is_folder(entry)]
 

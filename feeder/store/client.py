@@ -96,7 +96,7 @@ class Store:
         def get() -> Fetched:
             result = obstore.get(self._objects, name, options=options)
             meta = result.meta  # made at each use
-            whole_bytes, answered_etag = meta["size"], meta["e_tag"] or ""
+            whole_bytes, answered_etag = meta["size"], _etag(meta)
             if etag and answered_etag != etag:
                 raise store_error("changed", where, f"ETag {answered_etag}, not {etag}")
             end = whole_bytes if size is None else start + size
@@ -200,4 +200,10 @@ class Store:
 def _info(meta: Any, name: str = "") -> ObjectInfo:
     modified = meta["last_modified"]
     modified_ns = int(modified.timestamp()) * 1_000_000_000 + modified.microsecond * 1000
-    return ObjectInfo(name or meta["path"], meta["size"], meta["e_tag"] or "", modified_ns)
+    return ObjectInfo(name or meta["path"], meta["size"], _etag(meta), modified_ns)
+
+
+def _etag(meta: Any) -> str:
+    """Return an object's ETag with its quotes, which listings of Azure and Google leave out."""
+    etag = meta["e_tag"] or ""
+    return etag if not etag or etag.endswith('"') else f'"{etag}"'

@@ -1,5 +1,6 @@
 """``feeder-bench store``: what it finds missed, and what the client library alone downloads."""
 
+import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -8,8 +9,10 @@ import pytest
 from bench.cli import main
 from bench.report import Result, single
 from bench.store import run as store
+from bench.store import scene
 from bench.store.alone import download
 from bench.store.scene import NAME
+from tests.bench.rows import RATE, alone, check_rows, group
 from tests.support.stores import loopback_store
 
 ROWS = {
@@ -99,3 +102,37 @@ def test_the_library_alone_writes_the_same_files(
     names = [*(path.name for path in tmp_path.iterdir())]
     assert sum(map(len, (dataset.joinpath(name).read_bytes() for name in names))) == left
     assert all((tmp_path / name).read_bytes() == (dataset / name).read_bytes() for name in names)
+
+
+@pytest.mark.extensive("half a minute of epochs from a store")
+def test_every_row_of_a_small_run(
+    tmp_path: Path, short_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("obstore", reason="the extra `stores` is not installed")
+    with loopback_store({}):  # skips without nginx
+        pass
+    monkeypatch.setattr(store, "_DISTINCT", 64)
+    monkeypatch.setattr(scene, "WINDOWS", 2)
+    monkeypatch.setattr(scene, "USUAL_BATCH_SIZE", 32)
+    out = tmp_path / "rows.json"
+    main(["store", "--quick", "--gib", "0.4", "--json", str(out)])  # too small to meet targets
+    document = json.loads(out.read_text("utf-8"))
+    ways = [f"cold/{way}{suffix}" for suffix in ("", "-limited") for way in ("obstore", "fetch")]
+    expected = group(RATE, "warm/local", "warm/remote")
+    expected |= group(RATE, "warm/local/cpu", "warm/remote/cpu")
+    for cpu in ("", "/cpu"):
+        expected |= group("MB/s", *(f"{way}{cpu}" for way in ways[:2]))
+        expected |= group("MB/s", *(f"{way}{cpu}" for way in ways[2:]))
+    expected |= group("s", "epoch/least", "epoch/cold")
+    expected |= group("s", "epoch/least-slow", "epoch/cold-slow")
+    expected |= alone(epoch__local="s", first__ready="s", first__needed="s", first__batch="s")
+    expected |= alone(small__rate=RATE, small__left="datasets", small__from_disk="datasets")
+    expected |= alone(epoch__cold__left="datasets", epoch__cold_slow__left="datasets")
+    expected |= alone(warm__left="datasets", cpu__nginx="s/GB", cpu__proxy="s/GB")
+    rows = check_rows(document, expected)
+    assert rows["warm/left"]["value"] == 0
+    assert rows["epoch/cold/left"]["value"] == pytest.approx(1, abs=0.01)
+    assert rows["epoch/cold-slow/left"]["value"] == pytest.approx(1, abs=0.01)
+    assert 0 < rows["small/from-disk"]["value"] < 0.5
+    assert 0 < rows["first/needed"]["value"] < 1
+    assert list(short_folder.iterdir()) == []

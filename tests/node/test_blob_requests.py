@@ -72,6 +72,11 @@ class Node:
         read = BlobsRead(self.read[-1][1].ticket, tuple(map(len, blobs)), busy_s, problem)
         self.requests.on_read(read, fd)
 
+    def await_sent(self) -> None:
+        self.frames.clear()
+        sending = self.requests._sending
+        wait_until(lambda: all(tracker.done for _, tracker in sending), "the socket is empty")
+
     def refusal(self) -> str:
         refused = self.sent[-1][1]
         assert isinstance(refused, Refused)
@@ -176,7 +181,7 @@ def test_reading_takes_its_share_of_the_workers_time() -> None:
         node.ask(1)
         if len(node.read) > reads:
             node.answer(b"one", busy_s=0.01)
-            node.frames.clear()
+            node.await_sent()
         node.now_s += 0.01
     read_s = node.requests.counters.blobs_read_s
     assert SHARE * 2 * seconds < read_s <= SHARE * 2 * (seconds + BURST_S) + 0.01
