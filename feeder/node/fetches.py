@@ -14,9 +14,9 @@ permuted as a whole, whose batches need a sample of each piece at once, while al
 """
 
 import functools
-import logging
 import socket
-from collections import Counter
+import time
+from collections import Counter, deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
@@ -44,12 +44,13 @@ from feeder.session.state import PendingBatch, PendingChunk, Session
 RECONNECT_S: Final = 0.2
 """Between two tries to connect; a fetcher that has ended is replaced in about that time."""
 
+_FLUSH_S: Final = 0.005
+"""Between two tries to send to a fetcher that is behind."""
+
 _RANGES_MAX: Final = 4096
 """In a message: more single samples than these are asked for as whole pieces."""
 
 _Report = Callable[[list[SamplesFetched], float], None]
-
-_log = logging.getLogger(__name__)
 
 
 @dataclass(slots=True, eq=False)
@@ -91,7 +92,8 @@ class Fetches:
         self._channel: Channel[NodeToFetcher, FetcherToNode] | None = None
         self._fetches: dict[int, _Fetch] = {}
         self._pins: Counter[tuple[str, int]] = Counter()
-        self._hints = Hints(self._send)
+        self._outgoing: deque[NodeToFetcher] = deque()  # what the socket had no room for
+        self._hints = Hints(self._send, self._plans_of)
         self._plan = functools.lru_cache(64)(_plan_epoch)
 
     @property
@@ -107,7 +109,8 @@ class Fetches:
 
     def begin(self, batch: PendingBatch) -> list[SamplesFetched]:
         """Carry out FetchSamples; return the answer if all samples are there."""
-        session, plan = batch.session, self._plan_of(batch.session, batch.epoch)
+        session = batch.session
+        plan = self._plans_of(session)(batch.epoch)
         is_scattered = plan.draws_whole_lanes or plan.lane(batch.index) is None
         is_whole = not (batch.is_unowned or is_scattered)
         fetch = _Fetch(session.dataset, session.number, plan.samples(batch.index), is_whole)
@@ -119,16 +122,14 @@ class Fetches:
         if not is_there:
             self._ask(batch.fetch, fetch)
         if not batch.is_unowned:
-            following = functools.partial(self._plan_of, session, batch.epoch + 1)
-            self._hints.give(session, plan, batch.index, following)
+            self._hints.give(session, batch.epoch, batch.index)
         return [SamplesFetched(batch.fetch)] if is_there else []
 
     def check(self, number: int, chunk: PendingChunk) -> None:
         """Carry out CheckSamples. The batch's own fetch keeps the pieces pinned."""
         batch = chunk.batch
-        ids = self._plan_of(batch.session, batch.epoch).samples(
-            batch.index, chunk.first, chunk.count
-        )
+        plan = self._plans_of(batch.session)(batch.epoch)
+        ids = plan.samples(batch.index, chunk.first, chunk.count)
         fetch = _Fetch(batch.session.dataset, batch.session.number, ids, False, doubted=True)
         self._fetches[number] = fetch
         self._ask(number, fetch)
@@ -154,7 +155,10 @@ class Fetches:
         self._hints.end_session(number)
 
     def run_due(self, now_s: float) -> None:
-        """Connect, and ask for all that is outstanding."""
+        """Connect, and ask for all that is outstanding; or send what the socket had no room for."""
+        if self._channel is not None:
+            self._flush(now_s)
+            return
         end = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         try:
             end.settimeout(0)
@@ -223,9 +227,12 @@ class Fetches:
                     self._ask(number, fetch)
             case Absent(number, _, text):
                 fetch = self._fetches.get(number)
-                if fetch is not None and fetch.is_waiting:
-                    fetch.is_waiting = False
-                    self._answer(number, fetch, text, now_s)
+                if fetch is None or not fetch.is_waiting:
+                    return
+                # What is missing may be others' samples of the same pieces.
+                problem = "" if self._is_there(fetch) else text
+                fetch.is_waiting = False
+                self._answer(number, fetch, problem, now_s)
 
     def _answer(self, number: int, fetch: _Fetch, problem: str, now_s: float) -> None:
         if fetch.doubted:
@@ -233,25 +240,34 @@ class Fetches:
         self.report([SamplesFetched(number, problem)], now_s)
 
     def _send(self, message: NodeToFetcher) -> None:
-        if self._channel is None:
-            return
+        if self._channel is not None:
+            self._outgoing.append(message)
+            if len(self._outgoing) == 1:  # else the socket had no room a moment ago
+                self._flush(time.monotonic())
+
+    def _flush(self, now_s: float) -> None:
+        """Send what waits, in order. A burst is larger than the socket's buffer."""
+        self.deadline_s = float("inf")
         try:
-            self._channel.send(message)
-        except (ChannelClosedError, ChannelFullError) as error:
-            if isinstance(error, ChannelFullError):
-                _log.warning("the fetcher does not read its messages: connecting again")
+            while self._outgoing and self._channel is not None:
+                self._channel.send(self._outgoing[0])
+                self._outgoing.popleft()
+        except ChannelFullError:
+            self.deadline_s = now_s + _FLUSH_S
+        except ChannelClosedError:
             self._disconnect()
-            self.deadline_s = 0.0
+            self.deadline_s = now_s + RECONNECT_S
 
     def _disconnect(self) -> None:
         assert self._channel is not None, "there is a connection"
         self._poll_set.remove(self._channel.fileno())
         self._channel.close()
         self._channel = None
+        self._outgoing.clear()
 
-    def _plan_of(self, session: Session, epoch: int) -> EpochPlan:
+    def _plans_of(self, session: Session) -> Callable[[int], EpochPlan]:
         hello = session.hello
-        return self._plan(hello.recipe, session.plan.layout, hello.seed, epoch)
+        return functools.partial(self._plan, hello.recipe, session.plan.layout, hello.seed)
 
 
 def find_runs(ids: NDArray[np.int64]) -> tuple[Range, ...]:

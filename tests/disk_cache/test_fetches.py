@@ -1,5 +1,6 @@
 """What a node process asks a fetcher for, and what it keeps from being evicted."""
 
+import itertools
 import socket
 import time
 from collections.abc import Iterator
@@ -86,7 +87,7 @@ class Node:
         self.session = make_session(1, "", window=4)
         self.turn()
         fetcher.accept()
-        self._numbers = iter(range(1, 100))
+        self._numbers = itertools.count(1)
 
     def turn(self) -> None:
         self.poll_set.run(0.0)
@@ -199,8 +200,10 @@ def test_a_small_dataset_is_fetched_by_samples_while_its_lane_follows(
     assert not want.whole
     assert want.ranges == find_runs(np.unique(node.samples(2)))
     lane = (0, node.session.plan.layout.samples)
-    assert Owned("d", (lane,)) in told
     assert Ahead("d", (lane,)) in told
+    node.begin(3)
+    node.begin(4)
+    assert Owned("d", (lane,)) in fetcher.told()
 
 
 def test_a_batch_of_its_own_lanes_is_fetched_by_pieces(
@@ -249,9 +252,34 @@ def test_a_fetcher_that_was_replaced_is_asked_again(
     fetcher.accept()
     after = fetcher.told()
     assert [m for m in after if isinstance(m, Want)] == [m for m in before if isinstance(m, Want)]
-    assert any(isinstance(message, Owned) and message.ranges for message in after)
+    assert any(isinstance(message, Ahead) for message in after)
     fetch(other, node.samples(4))
     fetcher.send(Here(batch.fetch))
+    assert node.wait(1) == [SamplesFetched(batch.fetch)]
+
+
+def test_a_burst_that_a_fetcher_has_not_read_yet_waits_and_nothing_is_lost(
+    node: Node, fetcher: FakeFetcher
+) -> None:
+    bursts = 400  # some MB, more than a socket's buffer holds
+    session = make_session(2, "", window=4, batch_size=50)
+    begun = [node.begin(index % 2, is_unowned=True, session=session)[0] for index in range(bursts)]
+    wants: list[Want] = []
+    by_s = time.monotonic() + WAIT_S
+    while len(wants) < bursts:
+        assert time.monotonic() < by_s
+        node.turn()
+        wants += fetcher.wants()
+    assert [want.number for want in wants] == [batch.fetch for batch in begun]
+    assert all(want.ranges for want in wants)
+
+
+def test_what_is_missing_of_others_does_not_fail_a_batch(
+    node: Node, fetcher: FakeFetcher, other: CachedDataset
+) -> None:
+    batch, _ = node.begin(3)
+    fetch(other, node.samples(3))
+    fetcher.send(Absent(batch.fetch, "damaged", "another sample of a piece is damaged"))
     assert node.wait(1) == [SamplesFetched(batch.fetch)]
 
 
