@@ -29,7 +29,6 @@ from feeder.disk_cache.folder import DiskCache, open_mended
 from feeder.disk_cache.messages import (
     Ahead,
     Behind,
-    Doubt,
     FetcherToNode,
     Forget,
     NodeToFetcher,
@@ -194,9 +193,6 @@ class Fetcher:
                 self._check(dataset, ranges)
                 self._windows.own(client, dataset, ranges)
                 self._measure_owned()
-            case Doubt(dataset, sample):
-                cached = self._check(dataset, ((sample, sample + 1),))
-                self._wants.doubt((dataset, sample // cached.piece))
 
     def disconnect(self, client: int) -> None:
         """Forget all of a connection that has ended."""
@@ -281,8 +277,11 @@ class Fetcher:
             self._want(client, want)
 
     def _want(self, client: int, want: Want) -> None:
-        number, dataset, ranges, now_s = want.number, want.dataset, want.ranges, time.monotonic()
-        self._wants.want(client, number, dataset, ranges, now_s, whole=want.whole)
+        self._wants.want(
+            *(client, want.number, want.dataset, want.ranges, time.monotonic()),
+            whole=want.whole,
+            doubted=want.doubted,
+        )
 
     # --- Transfers --------------------------------------------------------------------------------
 

@@ -11,7 +11,6 @@ Owned, Ahead, Behind ──────────►
 Want                 ──────────►
                      ◄──────────            Here or Absent, in any order
 Forget               ──────────►            (no answer follows, unless it was on its way)
-Doubt                ──────────►
 end of connection    ──────────►            (forgets all that it wanted)
 
 Samples are named by ranges (first, end) of the packed order. ``dataset`` is a name in
@@ -79,6 +78,9 @@ class Want(msgspec.Struct, frozen=True, tag=True, array_like=True):
     ``Ownership.order`` of ``lane`` and ``index``. 0: no other feeder is asked."""
     lane: int = 0
     index: int = 0
+    doubted: bool = False
+    """A worker found one of them damaged: what the disk has of their pieces is compared with its
+    checksums before the answer."""
 
 
 class Forget(msgspec.Struct, frozen=True, tag=True, array_like=True):
@@ -110,14 +112,6 @@ class Owned(msgspec.Struct, frozen=True, tag=True, array_like=True):
     ranges: Ranges
 
 
-class Doubt(msgspec.Struct, frozen=True, tag=True, array_like=True):
-    """A worker read this sample from the cache and found it damaged: the fetcher checks its piece
-    on the disk before it answers Wants that come later."""
-
-    dataset: str
-    sample: int
-
-
 class Here(msgspec.Struct, frozen=True, tag=True, array_like=True):
     """All samples of a Want are there. They stay if their pieces were pinned before; else whoever
     pins them looks again, and sends another Want if need be."""
@@ -137,5 +131,5 @@ class Absent(msgspec.Struct, frozen=True, tag=True, array_like=True):
 
 SupervisorToFetcher = FetcherConfig
 FetcherToSupervisor = FetcherBeat | CannotFetch
-NodeToFetcher = Want | Forget | Ahead | Behind | Owned | Doubt
+NodeToFetcher = Want | Forget | Ahead | Behind | Owned
 FetcherToNode = Here | Absent

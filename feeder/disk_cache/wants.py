@@ -71,7 +71,7 @@ class Wants:
         self._queues: dict[bool, list[tuple[int, Key]]] = {True: [], False: []}
         self._ahead: dict[Key, list[Range]] = {}  # in order
         self._in_flight: dict[Key, Task] = {}
-        self._doubted: set[Key] = set()
+        self._doubted: set[Key] = set()  # to be checked before Wants are answered
         self._orders = 0
         self.answers: list[tuple[int, FetcherToNode]] = []
         """Connection and message; the caller takes and sends them."""
@@ -88,7 +88,15 @@ class Wants:
     # --- What connections send ------------------------------------------------------------------
 
     def want(
-        self, client: int, number: int, dataset: str, ranges: Ranges, now_s: float, *, whole: bool
+        self,
+        client: int,
+        number: int,
+        dataset: str,
+        ranges: Ranges,
+        now_s: float,
+        *,
+        whole: bool,
+        doubted: bool = False,
     ) -> None:
         self.forget(client, number)
         self._orders += 1
@@ -97,7 +105,9 @@ class Wants:
         self._wants[client, number] = want
         for piece in parts:
             key = dataset, piece
-            if key in self._doubted or self._misses(dataset, parts[piece]):
+            if doubted:
+                self._doubted.add(key)
+            if self._is_doubtful(key) or self._misses(dataset, parts[piece]):
                 want.pending.add(piece)
                 self._waiting.setdefault(key, []).append(want)
                 self._push(key)
@@ -122,10 +132,6 @@ class Wants:
     def drop_ahead(self, keys: Iterable[Key]) -> None:
         for key in keys:
             self._ahead.pop(key, None)
-
-    def doubt(self, key: Key) -> None:
-        """Answer no Want with this piece before it was checked (``take_doubted``)."""
-        self._doubted.add(key)
 
     # --- Tasks ----------------------------------------------------------------------------------
 
@@ -155,25 +161,28 @@ class Wants:
     def take_doubted(self, now_s: float) -> Task | None:
         """Return a piece that is to be checked."""
         key = next((key for key in self._doubted if key not in self._in_flight), None)
-        return key and self._begin(key, [], now_s)
+        if key is None:
+            return None
+        self._doubted.remove(key)  # who doubts it from now on has it checked again
+        return self._begin(key, [], now_s)
 
     def put_back(self, task: Task) -> None:
         """Undo that a task was taken."""
         del self._in_flight[task.key]
+        if not task.ranges:
+            self._doubted.add(task.key)
         self._push(task.key)
 
     def done(self, task: Task) -> None:
         """A task has ended. Its samples are there, unless they were evicted or found damaged."""
         key = task.key
         del self._in_flight[key]
-        if not task.ranges:
-            self._doubted.discard(key)
         parts = self._ahead.pop(key, [])
         left = [part for part in parts if not any(_covers(r, part) for r in task.ranges)]
         if left:
             self._ahead[key] = left
         for want in list(self._waiting.get(key, [])):
-            if key not in self._doubted and not self._misses(key[0], want.parts[key[1]]):
+            if not (key in self._doubted or self._misses(key[0], want.parts[key[1]])):
                 self._leave(want, key)
                 self._answer_if_there(want)
         self._push(key)
@@ -188,8 +197,6 @@ class Wants:
         """
         key = task.key
         del self._in_flight[key]
-        if not task.ranges:
-            self._doubted.discard(key)  # a worker that reads it doubts it again
         failing = list(self._waiting.get(key, []))
         if is_transient:
             longest_s = max(task.began_s, now_s - self._patience_s)
@@ -208,6 +215,8 @@ class Wants:
         for want in failing:
             self._remove(want)
             self.answers.append((want.client, Absent(want.number, kind, message)))
+        if key not in self._waiting:
+            self._doubted.discard(key)
         self._push(key)
         return len(failing)
 
@@ -223,6 +232,11 @@ class Wants:
         task = Task(key, merge(parts), key in self._waiting, now_s)
         self._in_flight[key] = task
         return task
+
+    def _is_doubtful(self, key: Key) -> bool:
+        """Whether a piece is to be checked, or is being."""
+        task = self._in_flight.get(key)
+        return key in self._doubted or (task is not None and not task.ranges)
 
     def _wanted_parts(self, key: Key) -> list[Range]:
         return [part for want in self._waiting.get(key, []) for part in want.parts[key[1]]]

@@ -16,9 +16,9 @@ import numpy as np
 from feeder.dataset.first_read import check_readable
 from feeder.dataset.loss import describe_loss
 from feeder.dataset.opened import Dataset
-from feeder.disk_cache.cached import CachedDataset
+from feeder.disk_cache.cached import CachedDataset, read_origin
 from feeder.errors import DatasetError
-from feeder.process.path_text import path_from_bytes
+from feeder.process.path_text import path_from_bytes, printable
 from feeder.sample.cache_plan import DecodedSize, aligned_bytes
 from feeder.session.admission import ServedDataset
 from feeder.wire.messages import MAX_CLASSES, MAX_CLASSES_BYTES, MAX_TEXT_CHARACTERS
@@ -67,7 +67,7 @@ class NodeDatasets:
         for name, source in sources.items():
             try:
                 with _open(source) as dataset:
-                    self.served[name] = describe_dataset(dataset, is_cached=source.is_cached)
+                    self.served[name] = describe_dataset(dataset, _find_store(source))
                     self.sizes[name] = measure_pictures(dataset)
             except DatasetError as error:
                 if not is_successor:
@@ -101,7 +101,14 @@ def _open(source: DatasetSource) -> Dataset:
     return Dataset.open(path_from_bytes(source.folder), fingerprint=source.fingerprint)
 
 
-def describe_dataset(dataset: Dataset, *, is_cached: bool = False) -> ServedDataset:
+def _find_store(source: DatasetSource) -> str:
+    """The URL of a cached dataset, as far as messages have room for it; "" for others."""
+    if not source.is_cached:
+        return ""
+    return printable(read_origin(path_from_bytes(source.folder)).url)[:MAX_TEXT_CHARACTERS]
+
+
+def describe_dataset(dataset: Dataset, store: str = "") -> ServedDataset:
     """What sessions need of it; DatasetError if its class names do not fit into a Welcome."""
     classes = tuple(map(escape_surrogates, dataset.classes))
     longest = max(map(len, classes), default=0)
@@ -122,7 +129,7 @@ def describe_dataset(dataset: Dataset, *, is_cached: bool = False) -> ServedData
         classes=classes,
         layout=dataset.layout,
         labels=dataset.labels,
-        is_cached=is_cached,
+        store=store,
         loss=describe_loss(dataset.manifest),
     )
 

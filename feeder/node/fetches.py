@@ -27,7 +27,6 @@ from numpy.typing import NDArray
 from feeder.disk_cache.cached import CachedDataset
 from feeder.disk_cache.messages import (
     Absent,
-    Doubt,
     FetcherToNode,
     Forget,
     Here,
@@ -202,14 +201,12 @@ class Fetches:
 
     def _ask(self, number: int, fetch: _Fetch) -> None:
         dataset = self._datasets[fetch.dataset]
-        if fetch.doubted:
-            for sample_id in fetch.sample_ids.tolist():
-                self._send(Doubt(fetch.dataset, sample_id))
         ranges = () if fetch.is_whole else find_runs(np.unique(fetch.sample_ids))
         is_whole = fetch.is_whole or len(ranges) > _RANGES_MAX
         if is_whole:
             ranges = dataset.ranges_of(dataset.pieces_of(fetch.sample_ids))
-        self._send(Want(number, fetch.dataset, ranges, is_whole, *fetch.place))
+        doubted = fetch.doubted
+        self._send(Want(number, fetch.dataset, ranges, is_whole, *fetch.place, doubted=doubted))
 
     def _read(self, now_s: float) -> None:
         assert self._channel is not None, "it is read while it is open"

@@ -60,8 +60,9 @@ class ServedDataset:
     classes: tuple[str, ...]
     layout: ShardLayout
     labels: LabelSpec = INDEX_LABELS
-    is_cached: bool = False
-    """Whether pieces of its shards are fetched from a store: batches wait for their samples."""
+    store: str = ""
+    """The URL from which pieces of its shards are fetched: batches wait for their samples. Empty
+    for a dataset that is on this host."""
     loss: str = ""
     """What its images lost by choice when it was packed; empty if nothing."""
 

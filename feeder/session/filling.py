@@ -63,6 +63,10 @@ class Filling:
         self.fetching[batch.fetch] = batch
         self._instructions.append(events.FetchSamples(batch))
 
+    def is_fetching(self, session: Session) -> bool:
+        """Whether a batch of a session waits for samples from a store."""
+        return any(batch.session is session for batch in self.fetching.values())
+
     def _on_fetched(self, fetched: events.SamplesFetched) -> None:
         """Have a batch or chunk filled whose samples are on disk; fail it if they cannot be had."""
         batch = self.fetching.pop(fetched.fetch, None)

@@ -141,6 +141,7 @@ class SessionTable(Filling):
                 session=session.number,
                 sharers=self.sessions.count_alike(session),
                 verdict=self.verdict,
+                store=self._find_store(session) if self.is_fetching(session) else "",
             )
             self._send(event.peer, pong)
         else:
@@ -189,13 +190,16 @@ class SessionTable(Filling):
         if refusal is not None:
             self._refuse(session.peer, refusal, session.number)
         else:
-            dataset = self.datasets[session.dataset]
-            is_cached = isinstance(dataset, ServedDataset) and dataset.is_cached
+            is_cached = bool(self._find_store(session))
             for key in fresh:
                 batch = session.want(key, request.number, self._now_s)
                 batch.is_unowned = key in request.unowned
                 self._begin(batch, is_cached=is_cached)
         self._give_slots(session)
+
+    def _find_store(self, session: Session) -> str:
+        dataset = self.datasets[session.dataset]
+        return dataset.store if isinstance(dataset, ServedDataset) else ""
 
     def _on_slot_returned(self, event: events.SlotReturned) -> None:
         session = self.sessions.open.get(event.session)

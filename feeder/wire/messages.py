@@ -338,12 +338,14 @@ class Pong(_Message, frozen=True, kw_only=True):
     """Answers a Ping, with the daemon's verdict on what sets its pace ("" before there is one).
 
     ``sharers`` is how many sessions of this dataset and recipe the node process has: as a rule, how
-    many ranks of a job it serves.
+    many ranks of a job it serves. ``store`` is the URL of the store from which batches of this
+    session wait for samples, "" if none does.
     """
 
     session: U64
     sharers: Annotated[int, Meta(ge=1, lt=2**32)] = 1
     verdict: Annotated[str, Meta(max_length=VERDICT_CHARS_MAX, pattern=_NO_CONTROLS)] = ""
+    store: Annotated[str, Meta(max_length=MAX_TEXT_CHARACTERS, pattern=_NO_CONTROLS)] = ""
 
 
 class Draining(_Message, frozen=True, kw_only=True):

@@ -31,7 +31,7 @@ def test_a_cache_smaller_than_the_dataset_serves_it_and_the_next_daemon_has_what
     epochs = make_epochs(dataset, epochs=2)
     with remote_store(dataset, "x") as remote:
         with serve(tmp_path, *remote.data("x"), "--disk-bytes", str(BUDGET_BYTES)) as daemon:
-            with Taker(daemon.endpoint, "x", epochs=2) as taker:
+            with Taker(daemon.endpoint, "x", batches=2 * EPOCH) as taker:
                 most_bytes = 0
                 for right in epochs:
                     assert taker.take(1) == [right]

@@ -48,9 +48,16 @@ class NodeEnd:
         return answer
 
     def want(
-        self, number: int, first: int, end: int, *, dataset: str = "blobs", whole: bool = True
+        self,
+        number: int,
+        first: int,
+        end: int,
+        *,
+        dataset: str = "blobs",
+        whole: bool = True,
+        doubted: bool = False,
     ) -> FetcherToNode:
-        self.send(Want(number, dataset, ((first, end),), whole))
+        self.send(Want(number, dataset, ((first, end),), whole, doubted=doubted))
         answer = self.receive()
         assert isinstance(answer, Here | Absent)
         assert answer.number == number

@@ -14,7 +14,7 @@ from feeder.client.core.owners import Ownership
 from feeder.dataset.manifest import load_manifest
 from feeder.disk_cache.cached import CachedDataset
 from feeder.disk_cache.folder import DiskCache, prepare
-from feeder.disk_cache.messages import Absent, Ahead, Behind, Doubt, Forget, Here, Owned, Want
+from feeder.disk_cache.messages import Absent, Ahead, Behind, Forget, Here, Owned, Want
 from feeder.process.channel import ChannelClosedError
 from tests.disk_cache.conftest import SAMPLES
 from tests.disk_cache.fetching import FetcherProcess, fetching, wait_until
@@ -118,8 +118,7 @@ def test_damage_that_a_worker_finds_is_fetched_again(
         with (folder / "shard-00000.fds").open("r+b") as file:
             file.seek(5000)
             file.write(b"damage")
-        node.send(Doubt("blobs", 0))
-        assert node.want(2, 0, 16) == Here(2)
+        assert node.want(2, 0, 16, doubted=True) == Here(2)
         assert read_blobs(folder, ALL) == read_blobs(store.folder / "blobs", ALL)
 
 

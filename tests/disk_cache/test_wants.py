@@ -32,8 +32,15 @@ class Shell:
         self.pieces = Pieces()
         self.wants = Wants({"d": self.pieces}, PATIENCE_S)
 
-    def want(self, number: int, *ranges: Range, at_s: float = 0.0, whole: bool = True) -> None:
-        self.wants.want(1, number, "d", ranges, at_s, whole=whole)
+    def want(
+        self,
+        number: int,
+        *ranges: Range,
+        at_s: float = 0.0,
+        whole: bool = True,
+        doubted: bool = False,
+    ) -> None:
+        self.wants.want(1, number, "d", ranges, at_s, whole=whole, doubted=doubted)
 
     def ahead(self, *ranges: Range) -> None:
         self.wants.ahead("d", split_pieces(ranges, PIECE))
@@ -172,8 +179,7 @@ def test_a_final_error_fails_all_that_wait_for_the_piece(shell: Shell) -> None:
 
 def test_a_check_that_fails_is_not_repeated_by_itself(shell: Shell) -> None:
     shell.pieces.samples_there[:] = 1
-    shell.wants.doubt(("d", 0))
-    shell.want(1, (3, 4))
+    shell.want(1, (3, 4), doubted=True)
     check = shell.wants.take_doubted(0.0)
     assert check is not None
     shell.wants.failed(check, "disk-failing", "no", 0.0, is_transient=False)
@@ -197,16 +203,17 @@ def test_after_the_stores_patience_only_those_that_waited_as_long_fail(shell: Sh
 
 def test_no_want_of_a_doubted_piece_is_answered_before_it_was_checked(shell: Shell) -> None:
     shell.pieces.samples_there[:] = 1
-    shell.wants.doubt(("d", 0))
-    shell.want(1, (3, 4))
+    shell.want(1, (3, 4), doubted=True)
     assert shell.answers() == []
     check = shell.wants.take_doubted(0.0)
     assert check is not None
     assert check.ranges == ()
     assert shell.wants.take_doubted(0.0) is None
+    shell.want(2, (4, 5))
+    assert shell.answers() == []
     shell.pieces.samples_there[3] = 0  # the check takes it back
     shell.wants.done(check)
-    assert shell.answers() == []
+    assert shell.answers() == [2]
     shell.finish(shell.take())
     assert shell.answers() == [1]
 
@@ -214,13 +221,27 @@ def test_no_want_of_a_doubted_piece_is_answered_before_it_was_checked(shell: She
 def test_a_piece_doubted_in_flight_is_checked_before_it_is_answered(shell: Shell) -> None:
     shell.want(1, (3, 4))
     task = shell.take()
-    shell.wants.doubt(("d", 0))
+    shell.want(2, (4, 5), doubted=True)
     shell.finish(task)
     assert shell.answers() == []
     check = shell.wants.take_doubted(0.0)
     assert check is not None
     shell.wants.done(check)
-    assert shell.answers() == [1]
+    assert shell.answers() == [1, 2]
+
+
+def test_what_is_doubted_while_it_is_checked_is_checked_again(shell: Shell) -> None:
+    shell.pieces.samples_there[:] = 1
+    shell.want(1, (3, 4), doubted=True)
+    first = shell.wants.take_doubted(0.0)
+    shell.want(2, (4, 5), doubted=True)
+    assert first is not None
+    shell.wants.done(first)
+    assert shell.answers() == []
+    second = shell.wants.take_doubted(0.0)
+    assert second is not None
+    shell.wants.done(second)
+    assert shell.answers() == [1, 2]
 
 
 def test_what_waits_or_is_in_flight_is_held(shell: Shell) -> None:
@@ -242,13 +263,13 @@ def test_every_want_is_answered_once_whatever_happens(data: st.DataObject) -> No
             case 0 | 1:
                 first = data.draw(st.integers(0, 99))
                 end = data.draw(st.integers(first + 1, 100))
-                shell.want(number, (first, end), whole=data.draw(st.booleans()))
+                whole, doubted = data.draw(st.booleans()), data.draw(st.booleans())
+                shell.want(number, (first, end), whole=whole, doubted=doubted)
                 asked.add(number)
             case 2:
                 first = data.draw(st.integers(0, 90))
                 shell.ahead((first, first + 10))
             case 3:
-                shell.wants.doubt(("d", data.draw(st.integers(0, 9))))
                 task = shell.wants.take_doubted(0.0)
                 in_flight += [task] if task else []
             case 4:

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from hashlib import sha256
-from itertools import islice
+from itertools import islice, repeat
 from pathlib import Path
 from typing import Any, Final
 
@@ -158,15 +158,20 @@ def recipe_of(order: Mapping[str, int]) -> Recipe:
 
 
 class Taker:
-    """Takes the batches of some epochs in turn, WINDOW of them at a time."""
+    """Takes the first ``batches`` of all epochs in turn, WINDOW of them at a time."""
 
     def __init__(
-        self, endpoint: str, dataset: str, order: Mapping[str, int] = WINDOWED, *, epochs: int = 1
+        self,
+        endpoint: str,
+        dataset: str,
+        order: Mapping[str, int] = WINDOWED,
+        *,
+        batches: int = EPOCH,
     ) -> None:
         self.client = RawClient(endpoint)
         welcome = self.client.hello(recipe_of(order), window=WINDOW, dataset=dataset)
         assert isinstance(welcome, Welcome), welcome
-        self._keys = ((epoch, index) for epoch in range(epochs) for index in range(EPOCH))
+        self._keys = map(divmod, range(batches), repeat(EPOCH))
         self._open: deque[Key] = deque()
         self._failed: dict[Key, str] = {}
 

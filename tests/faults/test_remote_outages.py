@@ -3,12 +3,12 @@
 import re
 import subprocess
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Final, Literal
 
 import pytest
 
-from bench.loopback_store import S3_ENVIRON
 from bench.store_proxy import Kind, StoreProxy
 from feeder.errors import ConfigError, DatasetError, PeerError
 from tests.faults.remote import (
@@ -17,6 +17,7 @@ from tests.faults.remote import (
     Remote,
     Taker,
     leftovers,
+    load_epoch,
     remote_store,
     serve,
     store_record,
@@ -87,6 +88,23 @@ def test_a_store_that_is_away_is_waited_for_and_missed_only_for_what_is_not_on_t
         assert leftovers(tmp_path / "disk") == []
 
 
+def test_a_loader_that_waits_names_the_store(
+    published: Path, epoch: list[str], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with remote_store(published, "x") as remote, serve(tmp_path, *remote.data("x")) as daemon:
+        remote.proxy.strike("stall", "*/shard-0000[1-4]*")
+        with ThreadPoolExecutor(1) as thread:
+            taken = thread.submit(load_epoch, daemon.endpoint, "x")
+            wait_until(lambda: "waiting for" in caplog.text, "it logs that it waits")
+            remote.proxy.mend()
+            assert taken.result() == epoch
+    assert re.search(
+        r"batch 0 of epoch 0 of x from ipc://\S+: waiting for 3\.0 s: its last message came .* "
+        rf"0 of its 16 rows have arrived: batches wait for samples from {remote.url('x')} \(node ",
+        caplog.text,
+    )
+
+
 def test_credentials_that_are_renewed_in_their_file_are_used(
     published: Path, epoch: list[str], tmp_path: Path
 ) -> None:
@@ -98,11 +116,11 @@ def test_credentials_that_are_renewed_in_their_file_are_used(
         new.replace(keys)
 
     renew("FIRST")
-    environ = {name: text for name, text in S3_ENVIRON.items() if "KEY" not in name}
-    environ["AWS_SHARED_CREDENTIALS_FILE"] = str(keys)
     with remote_store(published, "expired", "denied", "early") as remote:
         data = [f"--data={name}=s3://bucket/{name}" for name in ("expired", "denied", "early")]
-        environ["AWS_ENDPOINT_URL"] = remote.proxy.endpoint
+        environ = remote.store.environ(remote.proxy.endpoint)
+        environ = {name: text for name, text in environ.items() if "KEY" not in name}
+        environ["AWS_SHARED_CREDENTIALS_FILE"] = str(keys)
         with serve(tmp_path, *data, environ=environ) as daemon:
             fail_and_renew(daemon, remote, "expired", epoch, "FIRST", lambda: renew("SECOND"))
             fail_and_renew(daemon, remote, "denied", epoch, "SECOND", lambda: renew("THIRD"))

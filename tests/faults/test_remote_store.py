@@ -106,7 +106,7 @@ def test_epochs_from_a_store_have_the_same_bytes_and_each_leaves_the_store_once(
     scene: Scene, order: str
 ) -> None:
     remote = scene.remote
-    with Taker(scene.daemon.endpoint, order, ORDERS[order], epochs=2) as taker:
+    with Taker(scene.daemon.endpoint, order, ORDERS[order], batches=2 * EPOCH) as taker:
         assert taker.take() == scene.epochs[order][:EPOCH]
         wait_until(lambda: remote.is_all_sent(order), "all of it is read ahead")
         requests = len(remote.shard_reads(order))

@@ -129,7 +129,7 @@ class Shell:
         layout = ShardLayout(samples=SAMPLES, shards=5)
         served = ServedDataset(content="f" * 32, classes=("a", "b"), layout=layout, labels=labels)
         self.cached = cached
-        stored = dataclasses.replace(served, is_cached=True)
+        stored = dataclasses.replace(served, store="s3://bucket/set")
         self.table = SessionTable(
             {name: stored if name in cached else served for name in datasets},
             self.limits,

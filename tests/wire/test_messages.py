@@ -57,7 +57,7 @@ FIELDS: dict[str, st.SearchStrategy[Any]] = {
     **dict.fromkeys(("index", "batches", "request", "advances"), indices),
     **dict.fromkeys(("dataset", "client", "content", "recipe_fingerprint"), names),
     **dict.fromkeys(("node", "feeder_version", "self_test", "text"), names),
-    **dict.fromkeys(("job", "verdict"), st.just("") | names),
+    **dict.fromkeys(("job", "verdict", "store"), st.just("") | names),
     **dict.fromkeys(("want", "release", "unowned"), batch_keys),
     **dict.fromkeys(("clock_s", "waited_s", "cpu_s"), durations),
     **dict.fromkeys(("first", "valid"), rows),

@@ -253,6 +253,7 @@ class ClientSession:
             case Pong():
                 self.links.have_changed |= message.sharers != link.sharers
                 link.verdict, link.sharers = message.verdict, message.sharers
+                link.store = message.store
                 return
             case Chunk():
                 buffer = self.prefetch.find_buffer(link.number, message, sizes)
