@@ -115,7 +115,9 @@ def test_every_row_of_a_small_run(
     monkeypatch.setattr(scene, "WINDOWS", 2)
     monkeypatch.setattr(scene, "USUAL_BATCH_SIZE", 32)
     out = tmp_path / "rows.json"
-    main(["store", "--quick", "--gib", "0.4", "--json", str(out)])  # too small to meet targets
+    parts = "warm,cold,first,epoch,small"
+    settings = ["--quick", "--gib", "0.4", "--parts", parts, "--json", str(out)]
+    main(["store", *settings])  # too small to meet targets
     document = json.loads(out.read_text("utf-8"))
     ways = [f"cold/{way}{suffix}" for suffix in ("", "-limited") for way in ("obstore", "fetch")]
     expected = group(RATE, "warm/local", "warm/remote")
