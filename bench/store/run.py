@@ -161,8 +161,8 @@ def _measure_warm(scene: Scene, rounds: int) -> _Rows:
         cache = stack.enter_context(scene.cache())
         scene.fetch(cache)
         daemons = {
-            "warm/local": stack.enter_context(scene.local()),
-            "warm/remote": stack.enter_context(scene.remote(cache)),
+            "warm/local": stack.enter_context(scene.local(scene.core)),
+            "warm/remote": stack.enter_context(scene.remote(cache, cores=[scene.core])),
         }
         costs = _Costs()
 
@@ -281,26 +281,33 @@ def _measure_first(scene: Scene, limit: Limit, rounds: int) -> _Rows:
 
 def _measure_epoch(scene: Scene, limit: Limit, rounds: int, delay_s: float) -> _Rows:
     """An epoch of the local dataset, then of cold caches: at the limit, and at a lower rate."""
-    seconds: dict[str, list[float]] = {}
-    left: dict[str, list[float]] = {}
+    seconds: dict[str, list[float]] = defaultdict(list)
+    left: dict[str, list[float]] = defaultdict(list)
+
+    def stream(name: str, daemon: Daemon) -> float:
+        store_bytes, cpu_s, began_s = scene.store.body_bytes(), daemon.busy_s(), time.monotonic()
+        with scene.open(daemon) as fetcher:
+            fetcher.replay(0, fetcher.welcome.batches)
+        taken_s = time.monotonic() - began_s
+        seconds[name].append(taken_s)
+        seconds[f"{name}/cpu"].append(daemon.busy_s() - cpu_s)
+        left[f"{name}/left"].append((scene.store.body_bytes() - store_bytes) / scene.size_bytes)
+        return taken_s
+
     with scene.local() as local:
         for _ in _count("rounds of epochs", rounds):
-            compute_s = _stream(scene, local)[0]
-            seconds.setdefault("epoch/local", []).append(compute_s)
-            slow_rate = scene.size_bytes / (_SLOW * compute_s)
-            with scene.limited(min(limit.rate, slow_rate), delay_s) as slow:
+            compute_s = stream("epoch/local", local)
+            slow_rate = min(limit.rate, scene.size_bytes / (_SLOW * compute_s))
+            with scene.limited(slow_rate, delay_s) as slow:
                 for suffix, each in (("", limit), ("-slow", slow)):
-                    name = f"epoch/cold{suffix}"
                     least_s = max(compute_s, scene.size_bytes / each.rate)
+                    seconds[f"epoch/least{suffix}"].append(least_s)
                     with scene.cache() as cache, scene.remote(cache, each.endpoint) as daemon:
-                        taken_s, share = _stream(scene, daemon)
-                    seconds.setdefault(f"epoch/least{suffix}", []).append(least_s)
-                    seconds.setdefault(name, []).append(taken_s)
-                    left.setdefault(f"{name}/left", []).append(share)
-    baselines = {
-        name: name.replace("cold", "least") if "cold" in name else None for name in seconds
-    }
-    rows = compare(seconds, "s", baselines)
+                        stream(f"epoch/cold{suffix}", daemon)
+    bases = {"epoch/cold": "epoch/least", "epoch/cold-slow": "epoch/least-slow"}
+    bases |= {f"{name}/cpu": "epoch/local/cpu" for name in bases}
+    rows = compare(seconds, "s", {name: bases.get(name) for name in seconds})
+    del left["epoch/local/left"]
     return rows + [summarise(name, "datasets", values) for name, values in left.items()]
 
 
@@ -357,15 +364,6 @@ def _measure_peers(scene: Scene, limit: Limit) -> _Rows:
         summarise(name, RATE if name.endswith("rate") else "datasets", numbers)
         for name, numbers in values.items()
     ]
-
-
-def _stream(scene: Scene, daemon: Daemon) -> tuple[float, float]:
-    """Stream the first epoch; return its seconds and the datasets that left the store in it."""
-    before, began_s = scene.store.body_bytes(), time.monotonic()
-    with scene.open(daemon) as fetcher:
-        fetcher.replay(0, fetcher.welcome.batches)
-    taken_s = time.monotonic() - began_s
-    return taken_s, (scene.store.body_bytes() - before) / scene.size_bytes
 
 
 def _count(noun: str, rounds: int) -> Iterator[int]:

@@ -1,8 +1,8 @@
 """What ``feeder-bench store`` measures with: a dataset, the store that has it too, and daemons.
 
-One core is the daemon's: a worker, its node process and its fetcher share it, as they share a host
-that is busy. The other one is the rest of the world's: nginx, the proxy that limits the rate, and
-the client. What only fetches may use both.
+A daemon has one worker and, with a warm cache, one core, so that whatever costs CPU time shows.
+What fetches may use both cores: hosts have more than they decode on. The other core is the rest of
+the world's, too: nginx, the proxy that limits the rate, and the client.
 """
 
 import os
@@ -87,18 +87,21 @@ class Scene:
             yield Limit(rate, process, f"http://127.0.0.1:{process.next_line(_TIMEOUT_S)}")
 
     @contextmanager
-    def local(self) -> Iterator[Daemon]:
-        with running_daemon(self.path, workers=1, cores=[self.core], options=_UNCACHED) as daemon:
+    def local(self, *cores: int) -> Iterator[Daemon]:
+        cores = cores or (self.core, self.other)
+        with running_daemon(self.path, workers=1, cores=cores, options=_UNCACHED) as daemon:
             yield daemon
 
     @contextmanager
-    def remote(self, cache: Path, endpoint: str = "", disk_bytes: int = 0) -> Iterator[Daemon]:
+    def remote(
+        self, cache: Path, endpoint: str = "", disk_bytes: int = 0, cores: Sequence[int] = ()
+    ) -> Iterator[Daemon]:
         """Run a daemon that has the dataset from the store, without a limit by default."""
         options = [*_UNCACHED, *cache_options(cache, disk_bytes)]
         with running_daemon(
             self.store.url(NAME),
             workers=1,
-            cores=[self.core],
+            cores=cores or (self.core, self.other),
             options=options,
             environ=self.store.environ(endpoint),
         ) as daemon:

@@ -115,7 +115,9 @@ def test_every_row_of_a_small_run(
     monkeypatch.setattr(scene, "WINDOWS", 2)
     monkeypatch.setattr(scene, "USUAL_BATCH_SIZE", 32)
     out = tmp_path / "rows.json"
-    main(["store", "--quick", "--gib", "0.4", "--json", str(out)])  # too small to meet targets
+    parts = "warm,cold,first,epoch,small"
+    settings = ["--quick", "--gib", "0.4", "--parts", parts, "--json", str(out)]
+    main(["store", *settings])  # too small to meet targets
     document = json.loads(out.read_text("utf-8"))
     ways = [f"cold/{way}{suffix}" for suffix in ("", "-limited") for way in ("obstore", "fetch")]
     expected = group(RATE, "warm/local", "warm/remote")
@@ -125,6 +127,8 @@ def test_every_row_of_a_small_run(
         expected |= group("MB/s", *(f"{way}{cpu}" for way in ways[2:]))
     expected |= group("s", "epoch/least", "epoch/cold")
     expected |= group("s", "epoch/least-slow", "epoch/cold-slow")
+    for name in ("epoch/cold/cpu", "epoch/cold-slow/cpu"):
+        expected |= group("s", "epoch/local/cpu", name)
     expected |= alone(epoch__local="s", first__ready="s", first__needed="s", first__batch="s")
     expected |= alone(small__rate=RATE, small__left="datasets", small__from_disk="datasets")
     expected |= alone(epoch__cold__left="datasets", epoch__cold_slow__left="datasets")
