@@ -60,6 +60,10 @@ class _IndexLostError(Exception):
         self.shard = shard
 
 
+class _HeldError(Exception):
+    """Another process fetches the index of a shard."""
+
+
 class Transfers:
     """What changes the files of a cached dataset; counts in ``record``."""
 
@@ -120,7 +124,7 @@ class Transfers:
     def fetch(self, piece: int, ranges: Sequence[Range]) -> bool:
         """Fetch those samples of a piece, in ``ranges``, that are missing.
 
-        False if another process, or thread, is at the piece. Raises StoreError, DamagedError for
+        False if another process, or thread, is at it. Raises StoreError, DamagedError for
         bytes that keep coming wrong, OSError for the disk.
         """
         wrong: list[int] = []
@@ -133,6 +137,8 @@ class Transfers:
                 except _IndexLostError as lost:
                     self._forget_shard(lost.shard)
                     continue
+                except _HeldError:
+                    return False
                 if not wrong:
                     return True
         if not wrong:
@@ -159,7 +165,7 @@ class Transfers:
         for sample, blob in blobs.items():
             ((shard, row, _, _),) = self._split([(sample, sample + 1)])
             with (
-                contextlib.suppress(DatasetError, _IndexLostError),
+                contextlib.suppress(DatasetError, _IndexLostError, _HeldError),
                 self._sole(sample // self.cached.piece) as is_ours,
             ):
                 if not is_ours or self.cached.samples_there[sample]:
@@ -318,7 +324,7 @@ class Transfers:
     # --- Indexes --------------------------------------------------------------------------------
 
     def _ensure_index(self, shard: int) -> None:
-        """Fetch a shard's header and index unless they are there."""
+        """Fetch a shard's header and index unless they are there; _HeldError."""
         there = self.cached.shards_there
         if there[shard]:
             return
@@ -326,7 +332,8 @@ class Transfers:
         with self._indexing.setdefault(shard, threading.Lock()):
             if there[shard]:
                 return
-            self.cached.lock(INDEXING + shard, wait=True)
+            if not self.cached.lock(INDEXING + shard):
+                raise _HeldError
             try:
                 for left in range(ATTEMPTS - 1, -1, -1):
                     try:

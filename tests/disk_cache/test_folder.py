@@ -93,7 +93,7 @@ def test_preparing_waits_for_a_process_that_fetches_the_first_piece(
         other.mark(0, 1, there=False)
         assert other.lock(FETCHING)
         monkeypatch.setattr("feeder.disk_cache.folder._PATIENCE_S", 0.1)
-        with pytest.raises(ResourceError, match="another process fetches the first samples"):
+        with pytest.raises(ResourceError, match="another process has been fetching"):
             prepare(cache, url)
         monkeypatch.setattr("feeder.disk_cache.folder._PATIENCE_S", 30.0)
         looks = []
