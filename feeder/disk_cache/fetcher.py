@@ -37,7 +37,7 @@ from feeder.disk_cache.messages import (
     Ranges,
     Want,
 )
-from feeder.disk_cache.peers import Peers
+from feeder.disk_cache.peers import WANT_S, Peers
 from feeder.disk_cache.room import Eviction, Room, Served
 from feeder.disk_cache.transfers import Transfers
 from feeder.disk_cache.wants import Key, Task, Wants, split_pieces
@@ -267,7 +267,13 @@ class Fetcher:
         expected = transfers.missing_bytes(want.ranges)
         self._asked[client, want.number] = want
         self._asked_bytes += expected
-        work = partial(peers.fetch, transfers, want)
+        end_s = time.monotonic() + WANT_S
+
+        def is_due() -> bool:
+            is_forgotten = self._asked.get((client, want.number)) is not want
+            return time.monotonic() < end_s and not is_forgotten
+
+        work = partial(peers.fetch, transfers, want, is_due)
         self._asks.start(work, partial(self._end_ask, client, want, expected))
 
     def _end_ask(
