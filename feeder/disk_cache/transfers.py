@@ -411,18 +411,15 @@ class Transfers:
             raise _IndexLostError(shard)
 
     def _forget_shard(self, shard: int) -> None:
-        """Take back all of a shard whose file is damaged: it is fetched again, piece by piece."""
-        entry = self.cached.manifest.shards[shard]
-        path = self.cached.folder / entry.name
+        """Take back all of a shard whose file is damaged: it is fetched again, piece by piece.
+
+        No hole is punched: other threads may be writing pieces of it just now. What is not
+        overwritten is left to the next ``sweep``.
+        """
+        path = self.cached.folder / self.cached.manifest.shards[shard].name
         _log.warning("%s is damaged: what it holds is fetched again", path, extra=KEPT)
         self.cached.mark_shard(shard, there=False)
         self._etags.pop(shard, None)
-        with contextlib.suppress(FileNotFoundError):
-            file = os.open(path, os.O_RDWR)
-            try:
-                punch_hole(file, 0, entry.bytes)
-            finally:
-                os.close(file)
 
     # --- Files ----------------------------------------------------------------------------------
 
