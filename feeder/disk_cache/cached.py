@@ -96,6 +96,7 @@ class CachedDataset:
         """Samples in a piece: the unit of fetching ahead and of eviction."""
         self.pieces = -(-manifest.samples // self.piece)
         self._descriptor = presence
+        self._pinned: set[int] = set()
         access = fcntl.fcntl(presence, fcntl.F_GETFL) & os.O_ACCMODE
         self._is_read_only = access == os.O_RDONLY  # such descriptors get no exclusive locks
         mapped = mmap.mmap(presence, 0, access=mmap.ACCESS_READ)
@@ -164,13 +165,18 @@ class CachedDataset:
 
         Pins of one object do not add up: the first ``unpin`` ends them.
         """
-        return lock(self._descriptor, piece, exclusive=False)
+        is_pinned = lock(self._descriptor, piece, exclusive=False)
+        if is_pinned:
+            self._pinned.add(piece)
+        return is_pinned
 
     def unpin(self, piece: int) -> None:
+        self._pinned.discard(piece)
         unlock(self._descriptor, piece)
 
     def lock(self, number: int) -> bool:
-        """Lock a byte exclusively, in place of a pin of this object; False if another has it.
+        """Lock a byte exclusively, in place of a pin of this object until ``unlock``; False if
+        another has it.
 
         Raises OSError where the file may only be read.
         """
@@ -179,7 +185,10 @@ class CachedDataset:
         return lock(self._descriptor, number, exclusive=True)
 
     def unlock(self, number: int) -> None:
-        unlock(self._descriptor, number)
+        if number in self._pinned:
+            lock(self._descriptor, number, exclusive=False)
+        else:
+            unlock(self._descriptor, number)
 
     def is_used_by_others(self) -> bool:
         """Return whether another object, of this process or another, has the dataset open."""
