@@ -384,7 +384,8 @@ class Transfers:
         flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT
         file = os.open(self.cached.folder / OBJECTS_NAME, flags, 0o666)
         try:
-            os.write(file, f"{shard} {etag}\n".encode())
+            # A full disk may have cut the last line, of another shard, whose index is not there.
+            write_at(file, f"\n{shard} {etag}\n".encode(), 0)  # O_APPEND: at the end
         finally:
             os.close(file)
         self._etags[shard] = etag
