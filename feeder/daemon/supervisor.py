@@ -164,9 +164,10 @@ class Supervisor:
     def _replace_hung(self, now_s: float) -> None:
         """Kill node processes that hang; their successors start as after a crash."""
         lost_s = now_s - self._watch.report.clock_s
+        if lost_s > TURN_S + SUSPENDED_S:  # this process did not run, nor perhaps those
+            for child in self._children:
+                child.watch.restart(now_s)
         for node in self._nodes:
-            if lost_s > TURN_S + SUSPENDED_S:  # this process did not run, nor perhaps that one
-                node.watch.restart(now_s)
             if not node.process or self._is_draining or not node.hangs_now(now_s):
                 continue
             if not node.config.is_successor:

@@ -25,6 +25,7 @@ import json
 import mmap
 import os
 import struct
+import time
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Final, Self
@@ -50,7 +51,9 @@ _ORIGIN_BYTES_MAX: Final = 64 << 10
 _FLOCK: Final = struct.Struct("hhqqi4x")  # struct flock of 64-bit Linux; l_pid must be 0
 _OFD_GETLK: Final = 36
 _OFD_SETLK: Final = 37
-_OFD_SETLKW: Final = 38
+
+_REMOVAL_S: Final = 30.0
+_LOOK_S: Final = 0.02
 
 Range = tuple[int, int]
 
@@ -93,6 +96,7 @@ class CachedDataset:
         """Samples in a piece: the unit of fetching ahead and of eviction."""
         self.pieces = -(-manifest.samples // self.piece)
         self._descriptor = presence
+        self._pinned: set[int] = set()
         access = fcntl.fcntl(presence, fcntl.F_GETFL) & os.O_ACCMODE
         self._is_read_only = access == os.O_RDONLY  # such descriptors get no exclusive locks
         mapped = mmap.mmap(presence, 0, access=mmap.ACCESS_READ)
@@ -118,7 +122,8 @@ class CachedDataset:
                 ) from error
             raise DatasetError(f"{path} cannot be opened: {error.strerror}") from error
         try:
-            lock(descriptor, IN_USE, exclusive=False, wait=True)
+            if not lock(descriptor, IN_USE, exclusive=False, patience_s=_REMOVAL_S):
+                raise DatasetError(f"{folder} is being removed by another process: start again")
             status = os.fstat(descriptor)
             if status.st_nlink == 0 or status.st_size != expected:
                 what = f"{status.st_size} of {expected} bytes" if status.st_nlink else "removed"
@@ -160,22 +165,30 @@ class CachedDataset:
 
         Pins of one object do not add up: the first ``unpin`` ends them.
         """
-        return lock(self._descriptor, piece, exclusive=False)
+        is_pinned = lock(self._descriptor, piece, exclusive=False)
+        if is_pinned:
+            self._pinned.add(piece)
+        return is_pinned
 
     def unpin(self, piece: int) -> None:
+        self._pinned.discard(piece)
         unlock(self._descriptor, piece)
 
-    def lock(self, number: int, *, wait: bool = False) -> bool:
-        """Lock a byte exclusively, in place of a pin of this object; False if another has it.
+    def lock(self, number: int) -> bool:
+        """Lock a byte exclusively, in place of a pin of this object until ``unlock``; False if
+        another has it.
 
         Raises OSError where the file may only be read.
         """
         if self._is_read_only:
             raise OSError(errno.EROFS, os.strerror(errno.EROFS), str(self.folder / PRESENCE_NAME))
-        return lock(self._descriptor, number, exclusive=True, wait=wait)
+        return lock(self._descriptor, number, exclusive=True)
 
     def unlock(self, number: int) -> None:
-        unlock(self._descriptor, number)
+        if number in self._pinned:
+            lock(self._descriptor, number, exclusive=False)
+        else:
+            unlock(self._descriptor, number)
 
     def is_used_by_others(self) -> bool:
         """Return whether another object, of this process or another, has the dataset open."""
@@ -211,17 +224,22 @@ class CachedDataset:
             self.samples_there = self.shards_there = np.zeros(0, np.uint8)
 
 
-def lock(descriptor: int, number: int, *, exclusive: bool, wait: bool = False) -> bool:
-    """Lock byte ``number`` of an open file; False if it is locked otherwise and not waited for."""
+def lock(descriptor: int, number: int, *, exclusive: bool, patience_s: float = 0.0) -> bool:
+    """Lock byte ``number`` of an open file; False if it is locked otherwise, for ``patience_s``."""
     kind = fcntl.F_WRLCK if exclusive else fcntl.F_RDLCK
     request = _FLOCK.pack(kind, os.SEEK_SET, number, 1, 0)
-    try:
-        fcntl.fcntl(descriptor, _OFD_SETLKW if wait else _OFD_SETLK, request)
-    except OSError as error:
-        if error.errno in (errno.EAGAIN, errno.EACCES):
+    end_s = time.monotonic() + patience_s
+    while True:
+        try:
+            fcntl.fcntl(descriptor, _OFD_SETLK, request)
+            return True
+        except OSError as error:
+            if error.errno not in (errno.EAGAIN, errno.EACCES):
+                raise
+        # Not F_OFD_SETLKW, which has no deadline: the process that holds it may be stopped.
+        if time.monotonic() >= end_s:
             return False
-        raise
-    return True
+        time.sleep(_LOOK_S)
 
 
 def unlock(descriptor: int, number: int) -> None:

@@ -23,7 +23,7 @@ from typing import Final
 
 import numpy as np
 
-from feeder.disk_cache.cached import CachedDataset
+from feeder.disk_cache.cached import PRESENCE_NAME, CachedDataset
 from feeder.disk_cache.eviction import Holding
 from feeder.disk_cache.folder import DiskCache, open_mended
 from feeder.disk_cache.messages import (
@@ -36,7 +36,7 @@ from feeder.disk_cache.messages import (
     Ranges,
     Want,
 )
-from feeder.disk_cache.peers import Peers
+from feeder.disk_cache.peers import WANT_S, Peers
 from feeder.disk_cache.room import Eviction, Room, Served
 from feeder.disk_cache.transfers import Transfers
 from feeder.disk_cache.wants import Key, Task, Wants, split_pieces
@@ -129,6 +129,7 @@ class Fetcher:
         self.wake_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self.deadline_s = 0.0
         self._cache = cache
+        self._patience_s = patience_s
         self._datasets: dict[str, Transfers] = {}
         self._stores: list[Store] = []
         for name, folder in folders.items():
@@ -150,7 +151,7 @@ class Fetcher:
         self._asked: dict[tuple[int, int], Want] = {}  # of peers, by connection and number
         self._asked_bytes = 0
         self._in_flight: dict[Key, int] = {}  # expected bytes
-        self._postponed: list[tuple[float, Task]] = []
+        self._postponed: list[tuple[float, Callable[[], None]]] = []
         self._pauses: dict[str, tuple[Backoff, float]] = {}  # of a dataset's aheads, until when
         self._full_tries: Counter[Key] = Counter()
         self._is_evicting = False
@@ -208,10 +209,10 @@ class Fetcher:
         while self._results:
             self._results.popleft()()
         now_s = time.monotonic()
-        for due_s, task in list(self._postponed):
+        for due_s, begin in list(self._postponed):
             if due_s <= now_s:
-                self._postponed.remove((due_s, task))
-                self._wants.put_back(task)
+                self._postponed.remove((due_s, begin))
+                begin()
         if now_s - self._measured_at_s >= _MEASURE_S:
             self._measured_at_s = now_s
             self._chores.start(self._room.measure, self._log_trouble)
@@ -262,7 +263,13 @@ class Fetcher:
         expected = transfers.missing_bytes(want.ranges)
         self._asked[client, want.number] = want
         self._asked_bytes += expected
-        work = partial(peers.fetch, transfers, want)
+        end_s = time.monotonic() + WANT_S
+
+        def is_due() -> bool:
+            is_forgotten = self._asked.get((client, want.number)) is not want
+            return time.monotonic() < end_s and not is_forgotten
+
+        work = partial(peers.fetch, transfers, want, is_due)
         self._asks.start(work, partial(self._end_ask, client, want, expected))
 
     def _end_ask(
@@ -313,14 +320,24 @@ class Fetcher:
         self, threads: _Threads, task: Task, work: Callable[[int], bool], expected: int
     ) -> None:
         self._in_flight[task.key] = expected
-        threads.start(partial(work, task.key[1]), partial(self._end, task))
+        again = partial(self._start, threads, task, work, expected)
+        threads.start(partial(work, task.key[1]), partial(self._end, task, again))
 
-    def _end(self, task: Task, is_done: _Result, error: Exception | None) -> None:
-        expected = self._in_flight.pop(task.key)
+    def _end(
+        self, task: Task, again: Callable[[], None], is_done: _Result, error: Exception | None
+    ) -> None:
+        expected, now_s = self._in_flight.pop(task.key), time.monotonic()
+        if error is None and not is_done:  # another process is at it
+            if now_s < task.began_s + self._patience_s:
+                self._postponed.append((now_s + _POSTPONED_S, again))
+                return
+            path = self._datasets[task.key[0]].cached.folder / PRESENCE_NAME
+            error = ResourceError(
+                f"another process has been fetching the same samples of {task.key[0]} for "
+                f"{self._patience_s:.0f} s: end it (`fuser {path}` shows it)"
+            )
         if error is not None:
-            self._fail(task, error, time.monotonic())
-        elif not is_done:  # another process is at it
-            self._postponed.append((time.monotonic() + _POSTPONED_S, task))
+            self._fail(task, error, now_s)
         else:
             self._room.used_bytes += expected
             self._full_tries.pop(task.key, None)
@@ -335,7 +352,7 @@ class Fetcher:
             if self._full_tries[task.key] < _FULL_TRIES:
                 missing = self._datasets[dataset].missing_bytes(task.ranges)
                 self._evict(missing, with_windows=task.is_wanted)
-                self._postponed.append((now_s + _STUCK_S, task))
+                self._postponed.append((now_s + _STUCK_S, partial(self._wants.put_back, task)))
                 return
             self._full_tries.clear()  # what this batch held may be evicted for the others
         _log.warning("%s", message, extra={"kind": kind, "dataset": dataset})
@@ -353,6 +370,8 @@ class Fetcher:
             return error.kind, str(error)
         if isinstance(error, DatasetError):
             return "damaged", str(error)
+        if isinstance(error, ResourceError):
+            return "timeout", str(error)  # of another process
         if not isinstance(error, OSError) or error.errno is None:
             raise error
         where = f"the disk cache in {self._cache.root}"

@@ -65,6 +65,8 @@ _PATIENCE_S: Final = 30.0
 _WARM_PATIENCE_S: Final = 5.0
 """The same where the disk may have what is needed."""
 
+_LOCK_PATIENCE_S: Final = 60.0
+"""For a process that prepares the same dataset, and has _PATIENCE_S itself."""
 _LOOK_S: Final = 0.02
 """Between looks at what another process fetches."""
 
@@ -153,11 +155,20 @@ class DiskCache:
 
     @contextmanager
     def locked(self, folder: Path) -> Iterator[None]:
-        """Hold the lock of a dataset's folder, which may not exist yet; waits for it."""
+        """Hold the lock of a dataset's folder, which may not exist yet.
+
+        ResourceError if another process holds it for too long.
+        """
         digest = hashlib.blake2b(os.fsencode(folder.name), digest_size=7).digest()
         marker = os.open(self.root / MARKER_NAME, os.O_RDWR)
         try:
-            lock(marker, int.from_bytes(digest), exclusive=True, wait=True)
+            number = int.from_bytes(digest)
+            if not lock(marker, number, exclusive=True, patience_s=_LOCK_PATIENCE_S):
+                raise ResourceError(
+                    f"another process has been making or removing {folder} for "
+                    f"{_LOCK_PATIENCE_S:.0f} s: end it (`fuser {self.root / MARKER_NAME}` shows "
+                    "it), then start again"
+                )
             yield
         finally:
             os.close(marker)
@@ -240,9 +251,9 @@ def _fetch_first_sample(transfers: Transfers) -> None:
     while not cached.samples_there[0] and not transfers.fetch(0, [(0, 1)]):
         if time.monotonic() > end_s:
             raise ResourceError(
-                f"another process fetches the first samples of {cached.folder}, and does not get "
-                "them: end it (fuser shows which it is), or choose another folder with "
-                "cache.disk_path (--disk-path)"
+                f"another process has been fetching the first samples of {cached.folder} for "
+                f"{_PATIENCE_S:.0f} s: end it (`fuser {cached.folder / PRESENCE_NAME}` shows it), "
+                "then start again"
             )
         time.sleep(_LOOK_S)
 

@@ -125,7 +125,7 @@ class Absent(msgspec.Struct, frozen=True, tag=True, array_like=True):
     number: int
     kind: str
     """Of StoreError, one of DISK_KINDS, or "damaged": the store has other bytes than were packed.
-    """
+    "timeout" is also of another process that fetches them, and is stopped."""
     message: str
 
 

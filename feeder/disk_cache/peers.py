@@ -18,7 +18,7 @@ import socket
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from math import inf
 from typing import Final
@@ -41,6 +41,9 @@ from feeder.wire.messages import MAX_BLOBS, Blobs, BlobsRequest
 
 REQUEST_S: Final = 1.0
 """A worker reads for others within 20 ms, after two chunks at most."""
+
+WANT_S: Final = 2.0
+"""For all requests of a Want, however many peers send it slowly."""
 
 STAND_INS: Final = 2
 
@@ -115,9 +118,11 @@ class Peers:
 
     # --- Samples --------------------------------------------------------------------------------
 
-    def fetch(self, transfers: Transfers, want: Want) -> int:
-        """Have peers send what is missing of a Want; return the bytes that were written. OSError
-        for the disk."""
+    def fetch(
+        self, transfers: Transfers, want: Want, is_due: Callable[[], bool] = lambda: True
+    ) -> int:
+        """Have peers send what is missing of a Want, while it ``is_due``; return the bytes that
+        were written. OSError for the disk."""
         content, written = transfers.cached.manifest.content, 0
         for peer in self._choose(content, want):
             missing = transfers.find_missing(want.ranges)
@@ -125,7 +130,7 @@ class Peers:
                 break
             link = self._take_link(peer.endpoint)
             try:
-                for blobs in self._request(peer, link, content, missing):
+                for blobs in self._request(peer, link, content, missing, is_due):
                     written += transfers.place(blobs)
                 peer.backoff.reset()
             except RateError:  # it has sent what it may; the next Want may find more
@@ -140,10 +145,15 @@ class Peers:
         return written
 
     def _request(
-        self, peer: _Peer, link: StatsLink, content: str, samples: list[int]
+        self,
+        peer: _Peer,
+        link: StatsLink,
+        content: str,
+        samples: list[int],
+        is_due: Callable[[], bool],
     ) -> Iterator[dict[int, memoryview]]:
         """Yield what a peer has of the samples, by id, as it comes. Raises FeederError."""
-        while samples:
+        while samples and is_due():
             with self._guard:
                 self._record.peer_requests += 1
             asked = tuple(samples[:MAX_BLOBS])

@@ -60,6 +60,10 @@ class _IndexLostError(Exception):
         self.shard = shard
 
 
+class _HeldError(Exception):
+    """Another process fetches the index of a shard."""
+
+
 class Transfers:
     """What changes the files of a cached dataset; counts in ``record``."""
 
@@ -120,7 +124,7 @@ class Transfers:
     def fetch(self, piece: int, ranges: Sequence[Range]) -> bool:
         """Fetch those samples of a piece, in ``ranges``, that are missing.
 
-        False if another process, or thread, is at the piece. Raises StoreError, DamagedError for
+        False if another process, or thread, is at it. Raises StoreError, DamagedError for
         bytes that keep coming wrong, OSError for the disk.
         """
         wrong: list[int] = []
@@ -133,6 +137,8 @@ class Transfers:
                 except _IndexLostError as lost:
                     self._forget_shard(lost.shard)
                     continue
+                except _HeldError:
+                    return False
                 if not wrong:
                     return True
         if not wrong:
@@ -159,7 +165,7 @@ class Transfers:
         for sample, blob in blobs.items():
             ((shard, row, _, _),) = self._split([(sample, sample + 1)])
             with (
-                contextlib.suppress(DatasetError, _IndexLostError),
+                contextlib.suppress(DatasetError, _IndexLostError, _HeldError),
                 self._sole(sample // self.cached.piece) as is_ours,
             ):
                 if not is_ours or self.cached.samples_there[sample]:
@@ -318,7 +324,7 @@ class Transfers:
     # --- Indexes --------------------------------------------------------------------------------
 
     def _ensure_index(self, shard: int) -> None:
-        """Fetch a shard's header and index unless they are there."""
+        """Fetch a shard's header and index unless they are there; _HeldError."""
         there = self.cached.shards_there
         if there[shard]:
             return
@@ -326,7 +332,8 @@ class Transfers:
         with self._indexing.setdefault(shard, threading.Lock()):
             if there[shard]:
                 return
-            self.cached.lock(INDEXING + shard, wait=True)
+            if not self.cached.lock(INDEXING + shard):
+                raise _HeldError
             try:
                 for left in range(ATTEMPTS - 1, -1, -1):
                     try:
@@ -377,7 +384,8 @@ class Transfers:
         flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT
         file = os.open(self.cached.folder / OBJECTS_NAME, flags, 0o666)
         try:
-            os.write(file, f"{shard} {etag}\n".encode())
+            # A full disk may have cut the last line, of another shard, whose index is not there.
+            write_at(file, f"\n{shard} {etag}\n".encode(), 0)  # O_APPEND: at the end
         finally:
             os.close(file)
         self._etags[shard] = etag
@@ -404,18 +412,15 @@ class Transfers:
             raise _IndexLostError(shard)
 
     def _forget_shard(self, shard: int) -> None:
-        """Take back all of a shard whose file is damaged: it is fetched again, piece by piece."""
-        entry = self.cached.manifest.shards[shard]
-        path = self.cached.folder / entry.name
+        """Take back all of a shard whose file is damaged: it is fetched again, piece by piece.
+
+        No hole is punched: other threads may be writing pieces of it just now. What is not
+        overwritten is left to the next ``sweep``.
+        """
+        path = self.cached.folder / self.cached.manifest.shards[shard].name
         _log.warning("%s is damaged: what it holds is fetched again", path, extra=KEPT)
         self.cached.mark_shard(shard, there=False)
         self._etags.pop(shard, None)
-        with contextlib.suppress(FileNotFoundError):
-            file = os.open(path, os.O_RDWR)
-            try:
-                punch_hole(file, 0, entry.bytes)
-            finally:
-                os.close(file)
 
     # --- Files ----------------------------------------------------------------------------------
 

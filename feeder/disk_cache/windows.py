@@ -60,7 +60,7 @@ class Windows:
 
     def owned(self, dataset: str, pieces: int, piece: int) -> NDArray[np.bool_] | None:
         """Return which pieces, of ``piece`` samples, this host owns a part of; None: it is open."""
-        shares = [ranges for (_, name), ranges in self._owned.items() if name == dataset]
+        shares = [own for (_, name), own in self._owned.items() if name == dataset and own]
         if not shares:
             return None
         owned = np.zeros(pieces, np.bool_)

@@ -4,19 +4,20 @@ import errno
 import os
 import select
 import subprocess
+import time
 from contextlib import closing
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from feeder.disk_cache.cached import CachedDataset
+from feeder.disk_cache.cached import FETCHING, INDEXING, CachedDataset
 from feeder.disk_cache.fetcher import Fetcher
 from feeder.disk_cache.folder import DiskCache, prepare
 from feeder.disk_cache.messages import Absent, Here, Want
 from feeder.errors import ResourceError
 from tests.disk_cache.conftest import SAMPLES
-from tests.disk_cache.fetching import fetching, wait_until
+from tests.disk_cache.fetching import DEADLINE_S, fetching, wait_until
 from tests.disk_cache.web_store import WebStore
 from tests.support.hanging_fs import small_disk
 
@@ -105,8 +106,10 @@ def answer_of(fetcher: Fetcher, want: Want) -> Here | Absent:
     fetcher.handle(1, want)
     poll = select.poll()
     poll.register(fetcher.wake_fd, select.POLLIN)
+    end_s = time.monotonic() + DEADLINE_S
     while not (answers := fetcher.run()):
-        assert poll.poll(60_000), "nothing happens"
+        poll.poll(max(0.0, fetcher.deadline_s - time.monotonic()) * 1000 + 1)
+        assert time.monotonic() < end_s, "nothing happens"
     return answers[0][1]
 
 
@@ -122,6 +125,26 @@ def test_a_store_that_is_away_is_asked_again_for_the_next_want(
         assert sum(fetcher.record.retries.values()) > 0
         store.is_away = False
         assert answer_of(fetcher, Want(2, "blobs", ((20, 21),))) == Here(2)
+
+
+@pytest.mark.parametrize("number", [FETCHING + 1, INDEXING])
+def test_what_a_stopped_process_holds_is_absent_and_the_rest_is_fetched(
+    cache: DiskCache, url: str, number: int
+) -> None:
+    folder = prepare(cache, url)
+    with (
+        closing(CachedDataset.open(folder)) as other,
+        closing(Fetcher(cache, {"blobs": folder}, patience_s=0.5)) as fetcher,
+    ):
+        other.mark_shard(0, there=False)
+        assert other.lock(number)
+        absent = answer_of(fetcher, Want(1, "blobs", ((20, 21),)))
+        assert isinstance(absent, Absent)
+        assert absent.kind == "timeout"
+        assert f"fuser {folder}/presence" in absent.message
+        assert answer_of(fetcher, Want(2, "blobs", ((90, 91),))) == Here(2)
+        other.unlock(number)
+        assert answer_of(fetcher, Want(3, "blobs", ((20, 21),))) == Here(3)
 
 
 def test_what_a_killed_transfer_wrote_takes_no_room_for_good(cache: DiskCache, url: str) -> None:

@@ -77,6 +77,16 @@ def test_the_order_of_a_piece_is_the_same_whatever_else_is_there(few: int, more:
     assert [piece for piece in order(long) if piece < short] == order(short)
 
 
+def test_all_is_owned_as_long_as_no_connection_owns_anything() -> None:
+    windows = Windows()
+    windows.own(1, "d", ())
+    assert windows.owned("d", 4, 10) is None
+    windows.own(2, "d", ((10, 20),))
+    owned = windows.owned("d", 4, 10)
+    assert owned is not None
+    assert owned.tolist() == [False, True, False, False]
+
+
 class Epochs:
     """The policy without a fetcher: a cache of ``budget`` pieces, and what epochs find in it."""
 

@@ -114,6 +114,16 @@ def test_what_the_owner_of_a_lane_has_comes_from_there(
     assert not record.peer_failures
 
 
+def test_a_want_that_is_not_due_any_more_is_left_to_the_store(
+    house: House, peers: Peers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(peers_module, "MAX_BLOBS", 5)
+    dues = iter([True, True, False])
+    assert peers.fetch(house.transfers, want(lane_of("node-2")), lambda: next(dues)) > 0
+    assert house.asked() == {"node-2": 10}
+    house.check()
+
+
 def test_what_is_there_already_is_not_asked_for(house: House, peers: Peers) -> None:
     house.check(20, 30)
     peers.fetch(house.transfers, want(lane_of("node-2"), 20, 40))

@@ -1,5 +1,6 @@
 """Pieces are fetched once, compared, and written before they count as there; or evicted."""
 
+import errno
 import os
 from collections.abc import Iterator
 from contextlib import closing
@@ -138,6 +139,30 @@ def test_an_object_that_changed_is_an_error_of_that_name(
         assert caught.value.kind == "changed"
 
 
+def test_a_line_that_a_full_disk_has_cut_spoils_no_other(
+    transfers: Transfers, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pwrite = os.pwrite
+    lines: list[int] = []
+
+    def write(file: int, data: bytes, offset: int) -> int:
+        if not bytes(data).strip().startswith(b"1 ") or lines:
+            return pwrite(file, data, offset)
+        lines.append(pwrite(file, data[:7], offset))
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr("feeder.disk_cache.cached.os.pwrite", write)
+    with pytest.raises(OSError, match="No space left"):
+        transfers.fetch(3, [(48, 64)])
+    fetch_all(transfers)
+    transfers.evict(3)
+    transfers.evict(5)
+    again = open_transfers(transfers.cached)
+    assert again.fetch(3, [(48, 64)])
+    assert again.fetch(5, [(80, 96)])
+    assert all(again._etag(shard) for shard in range(3))
+
+
 def test_evicted_pieces_take_no_room_and_come_back(
     transfers: Transfers, cache: DiskCache, folder: Path, store: WebStore
 ) -> None:
@@ -186,6 +211,16 @@ def test_what_is_pinned_or_being_fetched_is_not_evicted(transfers: Transfers, fo
         assert transfers.cached.has(np.arange(32, 48))
         other.unpin(2)
         assert transfers.evict(2)
+
+
+def test_an_own_pin_outlasts_an_eviction(transfers: Transfers, folder: Path) -> None:
+    fetch_all(transfers)
+    transfers.cached.pin(2)
+    assert transfers.evict(2), "windows go when nothing else can"
+    with closing(CachedDataset.open(folder)) as other:
+        assert not other.lock(2)
+        transfers.cached.unpin(2)
+        assert other.lock(2)
 
 
 def test_damage_on_the_disk_is_found_and_fetched_again(
