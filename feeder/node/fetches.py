@@ -229,8 +229,9 @@ class Fetches:
                 fetch = self._fetches.get(number)
                 if fetch is None or not fetch.is_waiting:
                     return
-                # What is missing may be others' samples of the same pieces.
-                problem = "" if self._is_there(fetch) else text
+                # What is missing may be others' samples of the same pieces. Doubted ones count as
+                # there until they were found damaged.
+                problem = "" if self._is_there(fetch) and not fetch.doubted else text
                 fetch.is_waiting = False
                 self._answer(number, fetch, problem, now_s)
 

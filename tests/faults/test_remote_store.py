@@ -153,8 +153,8 @@ def test_bytes_that_stay_wrong_fail_the_batches_that_need_them(scene: Scene) -> 
                 line,
             ), line
         scene.counted(
-            lambda store, node: (
-                store.failures.get("damaged", 0) == before.failures.get("damaged", 0) + len(failed)
+            lambda store, node: (  # of a batch whose own samples came, only the store's counts
+                store.failures.get("damaged", 0) >= before.failures.get("damaged", 0) + len(failed)
                 and node.get("batches_failed.store", 0)
                 == counters.get("batches_failed.store", 0) + len(failed)
             ),
