@@ -403,15 +403,21 @@ class Fetcher:
     def _evict(self, goal: int, *, with_windows: bool) -> None:
         if not self._is_evicting:
             self._is_evicting = True
-            served = [self._hold(name) for name in self._datasets]
-            work = partial(self._room.evict, served, goal, with_windows=with_windows)
-            self._chores.start(work, partial(self._end_eviction, with_windows))
+            # With sample 0, which a start without the store decodes.
+            held = {name: [0, *self._wants.held(name)] for name in self._datasets}
 
-    def _hold(self, name: str) -> Served:
+            def evict() -> Eviction:
+                served = [self._hold(name, held[name]) for name in self._datasets]
+                return self._room.evict(served, goal, with_windows=with_windows)
+
+            self._chores.start(evict, partial(self._end_eviction, with_windows))
+
+    def _hold(self, name: str, held_pieces: list[int]) -> Served:
+        """What there is to evict; made in the thread that evicts, as it takes up to 0.1 s."""
         transfers = self._datasets[name]
         pieces, piece = transfers.cached.pieces, transfers.cached.piece
         held = np.zeros(pieces, np.bool_)
-        held[[0, *self._wants.held(name)]] = True  # a start without the store decodes sample 0
+        held[held_pieces] = True
         return transfers, Holding(
             there_bytes=transfers.there_bytes(),
             owned=self._windows.owned(name, pieces, piece),

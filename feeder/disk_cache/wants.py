@@ -69,7 +69,9 @@ class Wants:
         self._waiting: dict[Key, list[_Want]] = {}
         # Heaps, for whole pieces and for single samples; what is in flight is pushed again after.
         self._queues: dict[bool, list[tuple[int, Key]]] = {True: [], False: []}
-        self._ahead: dict[Key, list[Range]] = {}  # in order
+        self._ahead: dict[Key, tuple[int, list[Range]]] = {}  # with their orders
+        # Heaps by dataset, as one may be paused; what has left ``_ahead`` is skipped.
+        self._aheads: dict[str, list[tuple[int, Key]]] = {}
         self._in_flight: dict[Key, Task] = {}
         self._doubted: set[Key] = set()
         self._orders = 0
@@ -117,7 +119,7 @@ class Wants:
         for piece in parts:
             missing = [part for part in parts[piece] if self._misses(dataset, [part])]
             if missing:
-                self._ahead.setdefault((dataset, piece), []).extend(missing)
+                self._add_ahead((dataset, piece), missing)
 
     def drop_ahead(self, keys: Iterable[Key]) -> None:
         for key in keys:
@@ -147,9 +149,11 @@ class Wants:
 
     def take_ahead(self, now_s: float, paused: Container[str]) -> Task | None:
         """Return the first piece of the aheads, leaving out those of datasets that are paused."""
-        for key, parts in self._ahead.items():
-            if not (key in self._in_flight or key in self._doubted or key[0] in paused):
-                return self._begin(key, [*parts, *self._wanted_parts(key)], now_s)
+        while queues := [q for name, q in self._aheads.items() if q and name not in paused]:
+            _, key = heapq.heappop(min(queues))
+            if key in self._ahead and key not in self._in_flight and key not in self._doubted:
+                parts = [*self._ahead[key][1], *self._wanted_parts(key)]
+                return self._begin(key, parts, now_s)
         return None
 
     def take_doubted(self, now_s: float) -> Task | None:
@@ -161,6 +165,7 @@ class Wants:
         """Undo that a task was taken."""
         del self._in_flight[task.key]
         self._push(task.key)
+        self._push_ahead(task.key)
 
     def done(self, task: Task) -> None:
         """A task has ended. Its samples are there, unless they were evicted or found damaged."""
@@ -168,10 +173,10 @@ class Wants:
         del self._in_flight[key]
         if not task.ranges:
             self._doubted.discard(key)
-        parts = self._ahead.pop(key, [])
+        _, parts = self._ahead.pop(key, (0, []))
         left = [part for part in parts if not any(_covers(r, part) for r in task.ranges)]
         if left:
-            self._ahead[key] = left
+            self._add_ahead(key, left)
         for want in list(self._waiting.get(key, [])):
             if key not in self._doubted and not self._misses(key[0], want.parts[key[1]]):
                 self._leave(want, key)
@@ -201,10 +206,9 @@ class Wants:
                 and want.since_s <= now_s - self._patience_s
                 and want not in failing
             ]
-        if is_transient and key in self._ahead:
-            self._ahead[key] = self._ahead.pop(key)  # to the end
-        else:
-            self._ahead.pop(key, None)
+        _, parts = self._ahead.pop(key, (0, []))
+        if is_transient and parts:
+            self._add_ahead(key, parts)  # at the end
         for want in failing:
             self._remove(want)
             self.answers.append((want.client, Absent(want.number, kind, message)))
@@ -236,6 +240,18 @@ class Wants:
         if wants and key not in self._in_flight:
             queue = self._queues[any(want.is_whole for want in wants)]
             heapq.heappush(queue, (min(want.order for want in wants), key))
+
+    def _add_ahead(self, key: Key, parts: list[Range]) -> None:
+        if key in self._ahead:
+            self._ahead[key][1].extend(parts)
+            return
+        self._orders += 1
+        self._ahead[key] = self._orders, parts
+        self._push_ahead(key)
+
+    def _push_ahead(self, key: Key) -> None:
+        if key in self._ahead:
+            heapq.heappush(self._aheads.setdefault(key[0], []), (self._ahead[key][0], key))
 
     def _answer_if_there(self, want: _Want) -> None:
         if not want.pending:
