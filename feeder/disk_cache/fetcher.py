@@ -144,10 +144,11 @@ class Fetcher:
         self._room = Room(cache, budget_bytes)
         self._measured_at_s = 0.0
         self._results: deque[Callable[[], None]] = deque()
-        self._pieces, self._blobs, self._asks, self._chores = (
+        self._threads = [
             _Threads(most, self._results, self.wake_fd)
-            for most in (PIECES_MAX, BLOBS_MAX, ASKS_MAX, 1)
-        )
+            for most in (PIECES_MAX, BLOBS_MAX, ASKS_MAX, 1, 1)
+        ]
+        self._pieces, self._blobs, self._asks, self._chores, sweeps = self._threads
         self._peers: Peers | None = None
         self._asked: dict[tuple[int, int], Want] = {}  # of peers, by connection and number
         self._asked_bytes = 0
@@ -159,7 +160,7 @@ class Fetcher:
         self._stuck_until_s = {True: 0.0, False: 0.0}  # evictions with and without windows
         self._measure_owned()
         for transfers in self._datasets.values():
-            self._chores.start(transfers.sweep, self._log_trouble)  # which may take some seconds
+            sweeps.start(transfers.sweep, self._log_trouble)  # it may take some seconds
 
     def follow_peers(self, listed: Sequence[str], name: str, keys: ClientKeys | None) -> None:
         """Ask the feeders of a list before the store, as ``Peers`` does; ConfigError."""
@@ -254,7 +255,7 @@ class Fetcher:
             self._peers.close()
         while self._results:
             self._results.popleft()()
-        if not (self._pieces.busy or self._blobs.busy or self._asks.busy or self._chores.busy):
+        if not any(threads.busy for threads in self._threads):
             os.close(self.wake_fd)
             for transfers in self._datasets.values():
                 transfers.cached.close()
