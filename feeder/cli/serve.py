@@ -144,7 +144,7 @@ def run(arguments: argparse.Namespace) -> int:
         if metrics is not None:
             stack.callback(metrics.close)
             metrics.start()
-        packed = _replace_sources(config, answer, arguments.repack, is_terminal)
+        packed = _replace_sources(config, answer, arguments.repack, is_terminal, stack)
         # From now on only what is wrong is written past logging, by C libraries and in crashes.
         relay.level = logging.WARNING
         log = start_logging(config.log_level, form=config.log_format)
@@ -175,15 +175,25 @@ def _overrides(arguments: argparse.Namespace) -> dict[str, object]:
     return overrides | levels | {"data": locations}
 
 
-def _prepare_remote(config: "Config", names: list[str], disk: "DiskCache") -> "Config":
-    """``config`` with the folder of the cached dataset in place of each of these remote ones."""
+def _prepare_remote(
+    config: "Config", names: list[str], disk: "DiskCache", stack: contextlib.ExitStack
+) -> "Config":
+    """``config`` with the folder of the cached dataset in place of each of these remote ones.
+
+    They stay open until ``stack`` ends: until the fetcher has them open, other daemons would remove
+    them to make room.
+    """
+    from feeder.disk_cache.cached import CachedDataset
     from feeder.disk_cache.folder import prepare
 
     def report(text: str) -> None:
         sys.stderr.write(f"feeder: warning: {text}\n")
 
-    found = {name: str(prepare(disk, config.data[name], report=report)) for name in names}
-    return dataclasses.replace(config, data={**config.data, **found})
+    found = {name: prepare(disk, config.data[name], report=report) for name in names}
+    for folder in found.values():
+        stack.enter_context(contextlib.closing(CachedDataset.open(folder)))
+    texts = {name: str(folder) for name, folder in found.items()}
+    return dataclasses.replace(config, data={**config.data, **texts})
 
 
 def _open_disk_cache(config: "Config", name: str) -> "DiskCache":
@@ -204,8 +214,10 @@ def _replace_sources(
     answer: "Callable[[SharedProgress], AbstractContextManager[None]]",
     repack: bool,
     is_terminal: bool,
+    stack: contextlib.ExitStack,
 ) -> "Config":
-    """``config`` with a folder in place of each source, which is packed, and each remote dataset.
+    """``config`` with a folder in place of each source, which is packed, and each remote dataset,
+    which ``stack`` keeps open.
 
     While there are sources to look at, ``answer`` answers clients, probes and systemd.
 
@@ -226,7 +238,8 @@ def _replace_sources(
     unknown = sorted(config.data.keys() - known)
     sources = [name for name in unknown if is_source(config.data[name], cache)]
     if disk is not None:
-        config = _prepare_remote(config, [name for name in remote if name not in sources], disk)
+        prepared = [name for name in remote if name not in sources]
+        config = _prepare_remote(config, prepared, disk, stack)
     if sources:
         if cache is None:
             raise ConfigError(

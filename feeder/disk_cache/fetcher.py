@@ -143,10 +143,11 @@ class Fetcher:
         self._room = Room(cache, budget_bytes)
         self._measured_at_s = 0.0
         self._results: deque[Callable[[], None]] = deque()
-        self._pieces, self._blobs, self._asks, self._chores = (
+        self._threads = [
             _Threads(most, self._results, self.wake_fd)
-            for most in (PIECES_MAX, BLOBS_MAX, ASKS_MAX, 1)
-        )
+            for most in (PIECES_MAX, BLOBS_MAX, ASKS_MAX, 1, 1)
+        ]
+        self._pieces, self._blobs, self._asks, self._chores, sweeps = self._threads
         self._peers: Peers | None = None
         self._asked: dict[tuple[int, int], Want] = {}  # of peers, by connection and number
         self._asked_bytes = 0
@@ -158,7 +159,7 @@ class Fetcher:
         self._stuck_until_s = {True: 0.0, False: 0.0}  # evictions with and without windows
         self._measure_owned()
         for transfers in self._datasets.values():
-            self._chores.start(transfers.sweep, self._log_trouble)  # which may take some seconds
+            sweeps.start(transfers.sweep, self._log_trouble)  # it may take some seconds
 
     def follow_peers(self, listed: Sequence[str], name: str, keys: ClientKeys | None) -> None:
         """Ask the feeders of a list before the store, as ``Peers`` does; ConfigError."""
@@ -250,7 +251,7 @@ class Fetcher:
             self._peers.close()
         while self._results:
             self._results.popleft()()
-        if not (self._pieces.busy or self._blobs.busy or self._asks.busy or self._chores.busy):
+        if not any(threads.busy for threads in self._threads):
             os.close(self.wake_fd)
             for transfers in self._datasets.values():
                 transfers.cached.close()
@@ -402,15 +403,21 @@ class Fetcher:
     def _evict(self, goal: int, *, with_windows: bool) -> None:
         if not self._is_evicting:
             self._is_evicting = True
-            served = [self._hold(name) for name in self._datasets]
-            work = partial(self._room.evict, served, goal, with_windows=with_windows)
-            self._chores.start(work, partial(self._end_eviction, with_windows))
+            # With sample 0, which a start without the store decodes.
+            held = {name: [0, *self._wants.held(name)] for name in self._datasets}
 
-    def _hold(self, name: str) -> Served:
+            def evict() -> Eviction:
+                served = [self._hold(name, held[name]) for name in self._datasets]
+                return self._room.evict(served, goal, with_windows=with_windows)
+
+            self._chores.start(evict, partial(self._end_eviction, with_windows))
+
+    def _hold(self, name: str, held_pieces: list[int]) -> Served:
+        """What there is to evict; made in the thread that evicts, as it takes up to 0.1 s."""
         transfers = self._datasets[name]
         pieces, piece = transfers.cached.pieces, transfers.cached.piece
         held = np.zeros(pieces, np.bool_)
-        held[[0, *self._wants.held(name)]] = True  # a start without the store decodes sample 0
+        held[held_pieces] = True
         return transfers, Holding(
             there_bytes=transfers.there_bytes(),
             owned=self._windows.owned(name, pieces, piece),

@@ -69,7 +69,9 @@ class Wants:
         self._waiting: dict[Key, list[_Want]] = {}
         # Heaps, for whole pieces and for single samples; what is in flight is pushed again after.
         self._queues: dict[bool, list[tuple[int, Key]]] = {True: [], False: []}
-        self._ahead: dict[Key, list[Range]] = {}  # in order
+        self._ahead: dict[Key, tuple[int, list[Range]]] = {}  # with their orders
+        # Heaps by dataset, as one may be paused; what has left ``_ahead`` is skipped.
+        self._aheads: dict[str, list[tuple[int, Key]]] = {}
         self._in_flight: dict[Key, Task] = {}
         self._doubted: set[Key] = set()  # to be checked before Wants are answered
         self._orders = 0
@@ -127,7 +129,7 @@ class Wants:
         for piece in parts:
             missing = [part for part in parts[piece] if self._misses(dataset, [part])]
             if missing:
-                self._ahead.setdefault((dataset, piece), []).extend(missing)
+                self._add_ahead((dataset, piece), missing)
 
     def drop_ahead(self, keys: Iterable[Key]) -> None:
         for key in keys:
@@ -153,9 +155,11 @@ class Wants:
 
     def take_ahead(self, now_s: float, paused: Container[str]) -> Task | None:
         """Return the first piece of the aheads, leaving out those of datasets that are paused."""
-        for key, parts in self._ahead.items():
-            if not (key in self._in_flight or key in self._doubted or key[0] in paused):
-                return self._begin(key, [*parts, *self._wanted_parts(key)], now_s)
+        while queues := [q for name, q in self._aheads.items() if q and name not in paused]:
+            _, key = heapq.heappop(min(queues))
+            if key in self._ahead and key not in self._in_flight and key not in self._doubted:
+                parts = [*self._ahead[key][1], *self._wanted_parts(key)]
+                return self._begin(key, parts, now_s)
         return None
 
     def take_doubted(self, now_s: float) -> Task | None:
@@ -172,15 +176,16 @@ class Wants:
         if not task.ranges:
             self._doubted.add(task.key)
         self._push(task.key)
+        self._push_ahead(task.key)
 
     def done(self, task: Task) -> None:
         """A task has ended. Its samples are there, unless they were evicted or found damaged."""
         key = task.key
         del self._in_flight[key]
-        parts = self._ahead.pop(key, [])
+        _, parts = self._ahead.pop(key, (0, []))
         left = [part for part in parts if not any(_covers(r, part) for r in task.ranges)]
         if left:
-            self._ahead[key] = left
+            self._add_ahead(key, left)
         for want in list(self._waiting.get(key, [])):
             if not (key in self._doubted or self._misses(key[0], want.parts[key[1]])):
                 self._leave(want, key)
@@ -208,10 +213,9 @@ class Wants:
                 and want.since_s <= now_s - self._patience_s
                 and want not in failing
             ]
-        if is_transient and key in self._ahead:
-            self._ahead[key] = self._ahead.pop(key)  # to the end
-        else:
-            self._ahead.pop(key, None)
+        _, parts = self._ahead.pop(key, (0, []))
+        if is_transient and parts:
+            self._add_ahead(key, parts)  # at the end
         for want in failing:
             self._remove(want)
             self.answers.append((want.client, Absent(want.number, kind, message)))
@@ -250,6 +254,18 @@ class Wants:
         if wants and key not in self._in_flight:
             queue = self._queues[any(want.is_whole for want in wants)]
             heapq.heappush(queue, (min(want.order for want in wants), key))
+
+    def _add_ahead(self, key: Key, parts: list[Range]) -> None:
+        if key in self._ahead:
+            self._ahead[key][1].extend(parts)
+            return
+        self._orders += 1
+        self._ahead[key] = self._orders, parts
+        self._push_ahead(key)
+
+    def _push_ahead(self, key: Key) -> None:
+        if key in self._ahead:
+            heapq.heappush(self._aheads.setdefault(key[0], []), (self._ahead[key][0], key))
 
     def _answer_if_there(self, want: _Want) -> None:
         if not want.pending:

@@ -2,6 +2,8 @@
 
 A piece is in the windows while more Aheads than Behinds have named a part of it; two lanes, and two
 sessions, may share one. A connection that ends takes what it said along.
+
+One thread calls it; ``added`` and ``owned``, which make arrays, may be called in another one.
 """
 
 from collections import Counter
@@ -19,20 +21,21 @@ class Windows:
     def __init__(self) -> None:
         self._counts: dict[int, Counter[Key]] = {}  # by connection
         self._total: Counter[Key] = Counter()
-        self._added: dict[Key, int] = {}
+        self._added: dict[str, dict[int, int]] = {}  # by dataset and piece
         self._orders = 0
         self._owned: dict[tuple[int, str], tuple[Range, ...]] = {}
 
     def enter(self, client: int, dataset: str, parts: Mapping[int, list[Range]]) -> None:
         """Count an Ahead: the parts of its ranges, by piece."""
         counts = self._counts.setdefault(client, Counter())
+        added = self._added.setdefault(dataset, {})
         for piece in parts:
             key = dataset, piece
             counts[key] += len(parts[piece])
             self._total[key] += len(parts[piece])
-            if key not in self._added:
+            if piece not in added:
                 self._orders += 1
-                self._added[key] = self._orders
+                added[piece] = self._orders
 
     def leave(self, client: int, dataset: str, parts: Mapping[int, list[Range]]) -> list[Key]:
         """Count a Behind; return the pieces that are in no window any more."""
@@ -52,15 +55,14 @@ class Windows:
 
     def added(self, dataset: str, pieces: int) -> NDArray[np.int64]:
         """Return when each piece came into a window, counted up; 0 for those in none."""
+        orders = self._added.get(dataset, {}).copy()  # at once, for the other thread
         added = np.zeros(pieces, np.int64)
-        for (name, piece), order in self._added.items():
-            if name == dataset:
-                added[piece] = order
+        added[np.fromiter(orders, np.int64, len(orders))] = list(orders.values())
         return added
 
     def owned(self, dataset: str, pieces: int, piece: int) -> NDArray[np.bool_] | None:
         """Return which pieces, of ``piece`` samples, this host owns a part of; None: it is open."""
-        shares = [own for (_, name), own in self._owned.items() if name == dataset and own]
+        shares = [own for (_, name), own in self._owned.copy().items() if name == dataset and own]
         if not shares:
             return None
         owned = np.zeros(pieces, np.bool_)
@@ -75,7 +77,5 @@ class Windows:
             counter[key] -= count
             if not counter[key]:
                 del counter[key]
-        if key in self._total or key not in self._added:
-            return False
-        del self._added[key]
-        return True
+        added = self._added.get(key[0], {})
+        return key not in self._total and added.pop(key[1], None) is not None
