@@ -230,7 +230,7 @@ class Fetches:
                 if fetch is None or not fetch.is_waiting:
                     return
                 # What is missing may be others' samples of the same pieces.
-                problem = "" if self._is_there(fetch) else text
+                problem = text if fetch.doubted or not self._is_there(fetch) else ""
                 fetch.is_waiting = False
                 self._answer(number, fetch, problem, now_s)
 
