@@ -186,11 +186,7 @@ class Wants:
         left = [part for part in parts if not any(_covers(r, part) for r in task.ranges)]
         if left:
             self._add_ahead(key, left)
-        for want in list(self._waiting.get(key, [])):
-            if not (key in self._doubted or self._misses(key[0], want.parts[key[1]])):
-                self._leave(want, key)
-                self._answer_if_there(want)
-        self._push(key)
+        self._release(key)
 
     def failed(
         self, task: Task, kind: str, message: str, now_s: float, *, is_transient: bool
@@ -203,6 +199,8 @@ class Wants:
         key = task.key
         del self._in_flight[key]
         failing = list(self._waiting.get(key, []))
+        if task.ranges:  # else it was a check: what the disk has is not known
+            failing = [w for w in failing if self._misses(w.dataset, w.parts[key[1]])]
         if is_transient:
             longest_s = max(task.began_s, now_s - self._patience_s)
             failing = [want for want in failing if want.since_s <= longest_s]
@@ -219,9 +217,9 @@ class Wants:
         for want in failing:
             self._remove(want)
             self.answers.append((want.client, Absent(want.number, kind, message)))
+        self._release(key)
         if key not in self._waiting:
             self._doubted.discard(key)
-        self._push(key)
         return len(failing)
 
     def held(self, dataset: str) -> list[int]:
@@ -241,6 +239,14 @@ class Wants:
         """Whether a piece is to be checked, or is being."""
         task = self._in_flight.get(key)
         return key in self._doubted or (task is not None and not task.ranges)
+
+    def _release(self, key: Key) -> None:
+        """Answer the Wants for which a piece that was in flight has all samples now."""
+        for want in list(self._waiting.get(key, [])):
+            if not (key in self._doubted or self._misses(key[0], want.parts[key[1]])):
+                self._leave(want, key)
+                self._answer_if_there(want)
+        self._push(key)
 
     def _wanted_parts(self, key: Key) -> list[Range]:
         return [part for want in self._waiting.get(key, []) for part in want.parts[key[1]]]

@@ -145,14 +145,16 @@ def is_source(location: str, cache: Path | None) -> bool:
     """Return whether ``location`` is something to pack, and not a dataset, finished or not.
 
     What does not exist is a source if it is a pattern or a URL, or is packed in ``cache``. What is
-    in a store that is away is one if it is packed in ``cache``.
+    in a store that is away is one if it is packed in ``cache``, else a StoreError.
     """
     if is_remote(location):
         url = StoreAddress.parse(location).url
         try:
             return stamp_path(f"{url}/{MANIFEST_NAME}") == 0
         except StoreError:
-            return cache is not None and CacheEntry(cache, url).read_record() is not None
+            if cache is not None and CacheEntry(cache, url).read_record() is not None:
+                return True
+            raise
     if "://" in location:
         return True
     folder = Path(location)

@@ -311,6 +311,9 @@ def test_a_doubted_chunk_is_checked_and_keeps_its_pins(
     fetcher.send(Here(77))
     assert node.wait(1) == [SamplesFetched(77)]
     assert pinned(other, ids) == {True}
+    node.fetches.check(78, PendingChunk(batch, 2, 3))
+    fetcher.send(Absent(78, "disk-failing", "the disk fails"))
+    assert node.wait(2)[-1] == SamplesFetched(78, "the disk fails"), "although all count as there"
 
 
 def test_what_is_fetched_meanwhile_survives_the_fetchers_absence(

@@ -177,6 +177,17 @@ def test_a_final_error_fails_all_that_wait_for_the_piece(shell: Shell) -> None:
     assert shell.answers() == [3]
 
 
+def test_a_final_error_fails_none_whose_samples_have_come(shell: Shell) -> None:
+    shell.want(1, (3, 4))
+    shell.want(2, (4, 5), (15, 16))
+    task = shell.take()
+    shell.pieces.samples_there[4:10] = 1  # all but the damaged ones
+    assert shell.wants.failed(task, "damaged", "no", 0.0, is_transient=False) == 1
+    assert shell.answers() == [(1, "damaged")]
+    shell.finish(shell.take())
+    assert shell.answers() == [2]
+
+
 def test_a_check_that_fails_is_not_repeated_by_itself(shell: Shell) -> None:
     shell.pieces.samples_there[:] = 1
     shell.want(1, (3, 4), doubted=True)

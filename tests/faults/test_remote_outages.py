@@ -214,8 +214,8 @@ def test_a_folder_with_files_of_others_is_refused_and_left_alone(
 @pytest.fixture
 def store(published: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Remote]:
     """A store that commands in this process do not wait for."""
-    for patience in ("_PATIENCE_S", "_WARM_PATIENCE_S"):
-        monkeypatch.setattr(f"feeder.disk_cache.folder.{patience}", 0.1)
+    for patience in ("disk_cache.folder._PATIENCE_S", "source.location.objects.PATIENCE_S"):
+        monkeypatch.setattr(f"feeder.{patience}", 0.1)
     with remote_store(published, "x") as remote:
         yield remote
 
