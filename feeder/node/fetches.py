@@ -48,7 +48,7 @@ _FLUSH_S: Final = 0.005
 """Between two tries to send to a fetcher that is behind."""
 
 _RANGES_MAX: Final = 4096
-"""In a message: more single samples than these are asked for as whole pieces."""
+"""In a message: where there are more runs of samples, pieces are named."""
 
 _Report = Callable[[list[SamplesFetched], float], None]
 
@@ -200,12 +200,12 @@ class Fetches:
         return not fetch.is_waiting
 
     def _ask(self, number: int, fetch: _Fetch) -> None:
-        dataset = self._datasets[fetch.dataset]
-        ranges = () if fetch.is_whole else find_runs(np.unique(fetch.sample_ids))
-        is_whole = fetch.is_whole or len(ranges) > _RANGES_MAX
-        if is_whole:
+        # Of whole pieces, too, the samples are named: others that are damaged must not matter.
+        ranges = find_runs(np.unique(fetch.sample_ids))
+        is_whole, doubted = fetch.is_whole, fetch.doubted
+        if len(ranges) > _RANGES_MAX:
+            dataset, is_whole = self._datasets[fetch.dataset], True
             ranges = dataset.ranges_of(dataset.pieces_of(fetch.sample_ids))
-        doubted = fetch.doubted
         self._send(Want(number, fetch.dataset, ranges, is_whole, *fetch.place, doubted=doubted))
 
     def _read(self, now_s: float) -> None:

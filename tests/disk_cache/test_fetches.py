@@ -206,14 +206,12 @@ def test_a_small_dataset_is_fetched_by_samples_while_its_lane_follows(
     assert Owned("d", (lane,)) in fetcher.told()
 
 
-def test_a_batch_of_its_own_lanes_is_fetched_by_pieces(
-    node: Node, fetcher: FakeFetcher, other: CachedDataset
-) -> None:
+def test_a_batch_of_its_own_lanes_is_fetched_by_pieces(node: Node, fetcher: FakeFetcher) -> None:
     session = make_session(2, "", window=4, shuffle=False)
     node.begin(1, session=session)
     (want,) = fetcher.wants()
     assert want.whole
-    assert want.ranges == other.ranges_of(other.pieces_of(session.plan.samples(1)))
+    assert want.ranges == find_runs(np.unique(session.plan.samples(1)))
 
 
 def test_a_batch_of_another_feeder_is_fetched_by_samples_and_nothing_follows(
