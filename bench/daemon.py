@@ -21,6 +21,7 @@ import psutil
 
 from feeder.dataset.manifest import load_manifest
 from feeder.errors import PeerError, ResourceError
+from feeder.process.child import child_environment
 
 from .footprint import busy_s, family
 from .line_process import start_process, stop_process
@@ -149,28 +150,35 @@ class Daemon(DaemonProcess):
 
     def __init__(
         self,
-        dataset: Path,
+        dataset: Path | str,
         *,
         ipc: str,
         tcp: str,
         workers: int,
         options: Sequence[str] = (),
+        environ: Mapping[str, str] | None = None,
     ) -> None:
-        """Start it and await that it is ready; of ``options`` given twice, the later counts."""
+        """Start it and await that it is ready; of ``options`` given twice, the later counts.
+
+        ``dataset`` is a folder, or the URL of one in a store, for which ``environ`` has variables.
+        """
         self.ipc = ipc
         self.tcp = tcp
         self._dataset = dataset
-        data = f"{DATASET_NAME}={dataset.resolve()}"
+        data = f"{DATASET_NAME}={dataset if isinstance(dataset, str) else dataset.resolve()}"
         super().__init__(
             feeder_command(
                 *("serve", "--data", data, "--bind", ipc, "--bind", tcp),
                 *("--workers", str(workers), "--pin", "off", *options),
-            )
+            ),
+            environ=child_environment(environ),
         )
         self.await_ready()
 
     @property
     def samples(self) -> int:
+        """How many a dataset on this machine has."""
+        assert isinstance(self._dataset, Path)
         return load_manifest(self._dataset).samples
 
     def busy_s(self) -> float:
@@ -198,13 +206,20 @@ def sitecustomize(text: str) -> Iterator[None]:
 
 @contextmanager
 def running_daemon(
-    dataset: Path, *, workers: int, cores: Collection[int], options: Sequence[str] = ()
+    dataset: Path | str,
+    *,
+    workers: int,
+    cores: Collection[int],
+    options: Sequence[str] = (),
+    environ: Mapping[str, str] | None = None,
 ) -> Iterator[Daemon]:
     """Run a Daemon on ``cores``; arguments and errors as there."""
     with tempfile.TemporaryDirectory(prefix="feeder-bench-") as folder:
         ipc, tcp = f"ipc://{folder}/node", f"tcp://127.0.0.1:{free_port()}"
         with pinned_to(*cores):
-            daemon = Daemon(dataset, ipc=ipc, tcp=tcp, workers=workers, options=options)
+            daemon = Daemon(
+                dataset, ipc=ipc, tcp=tcp, workers=workers, options=options, environ=environ
+            )
         try:
             yield daemon
         finally:

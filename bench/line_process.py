@@ -1,15 +1,19 @@
 """Child processes of the bench and the tests: how they start, exchange lines over pipes, and stop.
 
-A child dies with us where it calls ``die_with_parent``; nothing here ends one after our SIGKILL.
+A child dies with us where it calls ``die_with_parent``, as ``dying_with_us`` does for other
+programs; nothing else here ends one after our SIGKILL.
 """
 
 import os
 import select
 import signal
+import socket
 import subprocess
+import sys
 import time
 from collections import deque
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final, Self
 
@@ -17,6 +21,10 @@ from feeder.process.child import child_environment
 
 STOP_TIMEOUT_S: Final = 10.0
 _READ_BYTES: Final = 1 << 16
+_DIE_AND_EXECUTE: Final = (
+    "import os, sys; from feeder.process.child import die_with_parent; "
+    "die_with_parent(int(sys.argv[1])); os.execv(sys.argv[2], sys.argv[2:])"
+)
 
 
 def start_process(
@@ -44,6 +52,22 @@ def stop_process(
     except subprocess.TimeoutExpired:
         process.kill()
         process.wait()
+
+
+def dying_with_us(*command: str) -> list[str]:
+    """Return a command that executes ``command``, of a program that is not ours, in its process:
+    the kernel ends it when we end."""
+    return [sys.executable, "-P", "-c", _DIE_AND_EXECUTE, str(os.getpid()), *command]
+
+
+def await_port(port: int, process: "subprocess.Popen[bytes]", timeout_s: float) -> bool:
+    """Return whether the loopback address listens on a port before its process ends."""
+    until_s = time.monotonic() + timeout_s
+    while process.poll() is None and time.monotonic() < until_s:
+        with suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout_s):
+            return True
+        time.sleep(0.01)  # no event says that it listens
+    return False
 
 
 class LineProcess:

@@ -3,7 +3,9 @@
     FeederError
     ├── ConfigError      the command line, the configuration or a recipe is invalid
     ├── DatasetError     a dataset, shard or source is missing, damaged or of another version
-    │   └── SampleError         one sample is damaged
+    │   ├── SampleError         one sample is damaged
+    │   ├── SourceChangedError  a file of a source is not the one that was listed
+    │   └── StoreError          an object store has not what was asked for, or does not answer
     ├── ResourceError    the machine lacks something: disk, memory, a port, a library
     │   ├── DisagreementError   processes of a daemon would make different batches
     │   └── OutputError         standard output cannot be written
@@ -15,12 +17,13 @@ Each message is one line: what is wrong, where, and what to do about it. The com
 as ``feeder: error: …`` and exits with the class's ``exit_status``:
 
     0 done    1 a bench found a fault    2 ConfigError    3 DatasetError    4 ResourceError
-    5 PeerError    6 ProtocolError    130, 143 stopped by SIGINT, by SIGTERM (128 + its number)
+    5 PeerError, or a StoreError that may pass    6 ProtocolError
+    130, 143 stopped by SIGINT, by SIGTERM (128 + its number)
     141 OutputClosedError (128 + SIGPIPE, as of a program that SIGPIPE ends)
 """
 
 from collections.abc import Sequence
-from typing import ClassVar, Final
+from typing import Final, Literal, get_args
 
 _NAMED_MAX: Final = 3
 
@@ -28,7 +31,7 @@ _NAMED_MAX: Final = 3
 class FeederError(Exception):
     """The root of all errors that Feeder raises on purpose."""
 
-    exit_status: ClassVar[int] = 1
+    exit_status: int = 1
 
 
 class ConfigError(FeederError):
@@ -49,6 +52,43 @@ class SampleError(DatasetError):
     def __init__(self, message: str, sample_id: int | None = None) -> None:
         super().__init__(message)
         self.sample_id = sample_id
+
+
+class SourceChangedError(DatasetError):
+    """Raised for a file that is not the one that was listed: the whole packing ends.
+
+    ``change`` is what happened, ``remedy`` what to do about it, which readers do not know.
+    """
+
+    def __init__(self, change: str, remedy: str = "") -> None:
+        super().__init__(f"{change}: {remedy}" if remedy else change)
+        self.change = change
+
+
+PassingFault = Literal["unreachable", "timeout", "server", "throttled", "reset", "short"]
+"""Why a store failed, if the same request may succeed later."""
+
+StoreFault = Literal["gone", "denied", "expired", "changed", "unknown"] | PassingFault
+
+
+class StoreError(DatasetError):
+    """Raised when an object store lacks an object, refuses it, or fails for longer than allowed.
+
+    gone: the bucket or the object; denied, expired: the credentials; changed: the object is another
+    one; server: status 5xx; throttled: too many requests; reset: in mid-transfer; short: less came
+    than was asked for.
+    """
+
+    def __init__(self, kind: StoreFault, message: str) -> None:
+        super().__init__(message)
+        self.kind: Final = kind
+        if self.is_transient:  # so that systemd starts the daemon again
+            self.exit_status = PeerError.exit_status
+
+    @property
+    def is_transient(self) -> bool:
+        """Whether the same request may succeed later."""
+        return self.kind in get_args(PassingFault)
 
 
 class ResourceError(FeederError):

@@ -3,7 +3,7 @@
 import os
 import signal
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,6 +12,7 @@ from hypothesis import HealthCheck, settings
 
 if TYPE_CHECKING:
     from feeder.dataset.opened import Dataset
+    from tests.support.stores import FaultyStore, S3Server
 
 _SAMPLE = Path(__file__).resolve().parents[2] / "shared" / "data" / "imagenet-sample"
 
@@ -81,3 +82,26 @@ def dataset(packed: Path) -> "Iterator[Dataset]":
 
     with Dataset.open(packed) as opened:
         yield opened
+
+
+@pytest.fixture(scope="session")
+def s3(tmp_path_factory: pytest.TempPathFactory) -> "Iterator[S3Server]":
+    """A server that behaves as S3 does, without buckets; skips if its packages are missing."""
+    pytest.importorskip("obstore")
+    from tests.support.stores import s3_server
+
+    with s3_server(tmp_path_factory.mktemp("s3"), os.getpid()) as server:
+        yield server
+
+
+@pytest.fixture
+def use_store(monkeypatch: pytest.MonkeyPatch) -> "Callable[[S3Server | FaultyStore], None]":
+    """Let this process, and those that it starts, find s3:// at a server."""
+    from feeder.source.location import objects
+
+    def use(server: "S3Server | FaultyStore") -> None:
+        for name, value in server.environment.items():
+            monkeypatch.setenv(name, value)
+        objects.open_bucket.cache_clear()
+
+    return use

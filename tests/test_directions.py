@@ -58,8 +58,9 @@ imports nothing. Types come from its stub, ``__init__.pyi``, which no import run
 """
 
 THIRD_PARTY = words(
-    "PIL altair google_crc32c lmdb mlperf_logging msgspec numpy prometheus_client psutil pyarrow "
-    "ray rich scipy tensorboardX torch tqdm turbojpeg vl_convert wandb xxhash zmq zstandard"
+    "PIL altair botocore google_crc32c lmdb mlperf_logging msgspec numpy obstore prometheus_client "
+    "psutil pyarrow ray rich scipy tensorboardX torch tqdm turbojpeg vl_convert wandb xxhash zmq "
+    "zstandard"
 )
 
 TRAIN_EXTRA = {"altair", "mlperf_logging", "tensorboardX", "vl_convert", "wandb"}
@@ -95,12 +96,13 @@ ROOMS: Mapping[str, Row] = {
     "session": row("errors metrics remedies plan wire", "", pure=True),
     "process": row("errors installation metrics", "msgspec"),
     "host": row("errors metrics process", "numpy psutil"),
+    "store": row("errors installation process", "botocore obstore"),
     "security": row("errors wire process", "zmq"),
     "client.core": row("errors metrics plan wire", "numpy msgspec", pure=True),
     "client": row("errors metrics plan wire process security client.core", "numpy msgspec zmq"),
     "jpeg": row("feeder errors installation plan", "numpy PIL turbojpeg"),
     "jpeg.crop_decode": row("jpeg", "numpy", pure=True),
-    "dataset": row("errors plan process jpeg", "numpy msgspec xxhash"),
+    "dataset": row("errors plan process jpeg store", "numpy msgspec xxhash"),
     "sample.cache_plan": row("", "msgspec", pure=True),
     "sample": row(
         "errors plan jpeg jpeg.crop_decode dataset sample.cache_plan", "numpy msgspec PIL"
@@ -109,7 +111,7 @@ ROOMS: Mapping[str, Row] = {
     "source.label_files": row(
         "errors plan process source.location source.location.splits", "numpy xxhash"
     ),
-    "source.location": row("errors process source.location.splits", ""),
+    "source.location": row("errors process store source.location.splits", ""),
     "source": row(
         "errors plan process source.label_files source.location source.location.splits",
         "google_crc32c lmdb numpy msgspec pyarrow scipy xxhash zstandard",
@@ -122,20 +124,27 @@ ROOMS: Mapping[str, Row] = {
         "numpy msgspec xxhash PIL turbojpeg",
     ),
     "pack_cache": row(
-        "errors process dataset source source.location source.location.splits pack",
+        "errors process store dataset source source.location source.location.splits pack",
         "msgspec xxhash",
     ),
     "repack": row("errors plan process jpeg jpeg.crop_decode dataset pack", "numpy msgspec"),
+    "disk_cache": row(
+        "errors metrics plan wire process security client client.core dataset store",
+        "numpy msgspec xxhash",
+    ),
     "worker": row(
         "errors plan wire process jpeg dataset sample sample.cache_plan", "numpy msgspec"
     ),
-    "node": row(f"{DECODING} security session worker", "numpy msgspec zmq"),
+    "node": row(f"{DECODING} security session worker disk_cache", "numpy msgspec zmq"),
     "monitoring": row("errors metrics process diagnosis", "prometheus_client"),
     "doctor": row("errors installation process host jpeg security sample", "zmq"),
-    "daemon": row(f"{DECODING} session worker node diagnosis monitoring doctor", "msgspec"),
+    "daemon": row(
+        f"{DECODING} security client session worker disk_cache node diagnosis monitoring doctor",
+        "msgspec",
+    ),
     "cli": row(
         f"{DECODING} security client client.core source survey pack pack_cache repack diagnosis "
-        "doctor daemon screens cluster",
+        "doctor daemon screens cluster store disk_cache",
         "msgspec numpy zmq PIL",
     ),
     "cluster.policy": row("process", "", pure=True),
@@ -174,13 +183,16 @@ TABLE: Mapping[str, Row] = {
     **ROOMS,
     "bench": row(PRODUCT),
     "bench.data": row(f"{PRODUCT} bench"),
-    **{f"bench.{room}": WITH_DATA for room in words("micro stream chaos cluster rivals demo gpu")},
+    **{
+        f"bench.{room}": WITH_DATA
+        for room in words("micro stream store chaos cluster rivals demo gpu")
+    },
     "bench.rivals.scripts": row(f"{PRODUCT} bench"),
     "bench.pack": row(f"{PRODUCT} bench bench.data bench.rivals"),
     "bench.plots": row("errors process bench bench.cluster bench.micro bench.rivals bench.stream"),
     "bench.cli": row(
         "errors jpeg process bench bench.chaos bench.cluster bench.data bench.gpu bench.micro "
-        "bench.pack bench.plots bench.rivals bench.stream"
+        "bench.pack bench.plots bench.rivals bench.store bench.stream"
     ),
     "bench.__main__": row("process bench.cli"),
 }
@@ -189,8 +201,8 @@ KNOWN = {*sys.stdlib_module_names, "_typeshed", *OURS}  # all else is third-part
 PARTS = {"jpeg.crop_decode", "sample.cache_plan", "source.location.splits"}
 """Pure modules in impure rooms."""
 TEST_ONLY_FOLDERS = words(
-    "support exact faults fuzz numa ui smoke slurm kubernetes frameworks frameworks/recording "
-    "frameworks/scripts source/golden"
+    "support exact faults fuzz numa ui stores smoke slurm kubernetes frameworks "
+    "frameworks/recording frameworks/scripts source/golden"
 )
 
 
@@ -539,6 +551,6 @@ def test_rows_and_exceptions_that_are_no_longer_needed_are_found() -> None:
 
 def test_tests_import_no_package_of_an_extra_at_their_top() -> None:
     """Plain pytest after `make setup`, which installs none of them, skips what needs one."""
-    extras = re.compile(r"(?m)^(?:import|from) (?:lmdb|pyarrow|zstandard|scipy)\b")
+    extras = re.compile(r"(?m)^(?:import|from) (?:botocore|lmdb|obstore|pyarrow|zstandard|scipy)\b")
     modules = [p for p in (ROOT / "tests").rglob("*.py") if p.parent.name != "golden"]
     assert [str(p) for p in modules if extras.search(p.read_text("utf-8"))] == []

@@ -156,7 +156,7 @@ def test_engine_loads_without_torch_and_decoders(base: Path) -> None:
         ("feeder pack src dst", "PIL", "daemon"),
         ("feeder verify dst", "xxhash", "daemon"),
         ("feeder unpack dst out", "xxhash", "daemon"),
-        ("feeder serve --data n=dst --bind ipc:///nowhere/socket", "psutil", "daemon"),
+        ("feeder serve --data n=dst --bind ipc:///nowhere/socket", "xxhash", "daemon"),
         ("feeder preview dst --out sheet.png", "PIL", "daemon"),
         ("feeder preview tcp://127.0.0.1:1 --dataset n --out sheet.png", "PIL", "daemon"),
         *(

@@ -33,6 +33,7 @@ class ClientOrders(msgspec.Struct, frozen=True, kw_only=True):
     image_size: int
     steps: int  # of each rank in an epoch
     epochs: int  # after this many it begins with epoch 0 again
+    working_set: int = 0  # of the recipe
     state: Mapping[str, int | str] = {}  # of the client before it; empty for the first
 
     @property

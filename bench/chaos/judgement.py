@@ -37,7 +37,22 @@ Kind = Literal[
     "cut-network",
     "stall-network",
 ]
+StoreKind = Literal[
+    "kill-fetcher",
+    "stop-fetcher",
+    "slow-store",
+    "late-store",
+    "stall-store",
+    "reset-store",
+    "short-store",
+    "flip-store",
+    "error-store",
+    "throttled-store",
+]
 KINDS: Final[Sequence[Kind]] = get_args(Kind)
+STORE_KINDS: Final[Sequence[StoreKind]] = get_args(StoreKind)
+"""With a remote dataset, as well; kinds of ``bench.store_proxy`` with "-store"."""
+
 _LASTS_S: Final = (0.5, 2.0)  # the shortest and the longest fault that has to be undone
 
 _WRONG: Final = {
@@ -49,8 +64,8 @@ _WRONG: Final = {
 
 @dataclass(slots=True, kw_only=True)
 class Fault:
-    kind: Kind
-    target: int  # number of the feeder, or of the client for "kill-client"
+    kind: Kind | StoreKind
+    target: int  # number of the feeder, or of the client for "kill-client"; all have one store
     lasts_s: float  # until it is undone; 0 for kinds that need no undoing
     at_s: float = 0.0
     until_s: float = 0.0  # when it struck, and when all feeders had recovered
@@ -67,7 +82,9 @@ class Run:
     arrivals: Sequence[Sequence[BatchLine]]
     delivered: Mapping[str, int]  # how batches were delivered, by the loaders' statistics
     errors: Sequence[str]
-    leaks: Sequence[str]  # what was not given back in the end
+    leaks: list[str]  # what was not given back in the end
+    requests: int = 0  # of feeders to the store
+    struck: int = 0  # of these, by its faults
 
     def gaps_s(self, since_s: float, until_s: float) -> list[float]:
         """Return all clients' waits in a span of time, but those in which the client was killed."""
@@ -102,11 +119,14 @@ class Run:
         )
 
 
-def draw_faults(seed: int, *, feeders: int, clients: int) -> Iterator[Fault]:
+def draw_faults(
+    seed: int, *, feeders: int, clients: int, has_store: bool = False
+) -> Iterator[Fault]:
     dice = random.Random(seed)
+    kinds = [*KINDS, *STORE_KINDS] if has_store else KINDS
     while True:
-        for kind in dice.sample(KINDS, len(KINDS)):
-            is_lasting = kind.startswith("stop-") or kind.endswith("-network")
+        for kind in dice.sample(kinds, len(kinds)):
+            is_lasting = kind.startswith("stop-") or kind.endswith(("-network", "-store"))
             yield Fault(
                 kind=kind,
                 target=dice.randrange(clients if kind == "kill-client" else feeders),
@@ -141,7 +161,7 @@ def judge(run: Run, wrong: Mapping[str, int]) -> tuple[list[Result], list[str]]:
     ratio = chaos / calm if calm else 0.0
     by_kind = {
         kind: [run.longest_gap_s(fault) for fault in run.faults if fault.kind == kind]
-        for kind in KINDS
+        for kind in (*KINDS, *STORE_KINDS)
     }
     counts = {
         "faults": len(run.faults),
@@ -152,7 +172,10 @@ def judge(run: Run, wrong: Mapping[str, int]) -> tuple[list[Result], list[str]]:
         "leaked": len(run.leaks),
         "errors": len(run.errors),
     }
+    if run.requests:
+        counts |= {"requests": run.requests, "requests-struck": run.struck}
     units = {"faults": "faults", "kinds": "kinds", "leaked": "things", "errors": "errors"}
+    units |= {"requests": "requests", "requests-struck": "requests"}
     rows = [single(f"chaos/{key}", units.get(key, "batches"), n) for key, n in counts.items()]
     rows += [
         single("chaos/throughput-undisturbed", RATE, calm),

@@ -8,33 +8,42 @@ before, so at least one can always be reached, unless the run has a single feede
 batches are compared with batches made afterwards without a daemon. Lost, repeated or different
 batches, leaks, too little throughput and too long a wait after a node process was killed end the
 bench with status 1 and the reason.
+
+With ``--store`` the dataset is in a store, behind a proxy with faults of its own, and all feeders
+share one disk cache, which holds a part of it.
 """
 
 import argparse
 import math
 import sys
+import tempfile
 import time
 from collections import Counter
-from collections.abc import Sequence
-from contextlib import ExitStack
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from feeder.dataset.manifest import load_manifest
 from feeder.dataset.opened import Dataset
 from feeder.errors import ConfigError
 from feeder.pack.progress import ProgressLine
 from feeder.plan.epoch import rank_indices
 from feeder.plan.recipe import Recipe
 
+from ..daemon import DATASET_NAME
 from ..data.material import dataset_or_synthetic
+from ..loopback_store import LoopbackStore
 from ..machine import describe_machine
 from ..report import JudgedReport
+from ..store_proxy import StoreProxy
 from .clients import Client, ClientOrders
 from .judgement import Run, check_arrivals, draw_faults, judge
-from .scene import Feeder, Scene
+from .scene import Feeder, Remote, Scene
 
 LEASE_S: Final = 5.0
+CACHE_SHARE: Final = 0.6  # of the dataset, for all feeders together
 _SCHEDULE_MIN: Final = 64  # batches of all clients before the schedule repeats, at least
 
 
@@ -48,8 +57,11 @@ def run(arguments: argparse.Namespace) -> ChaosReport:
         path = stack.enter_context(dataset_or_synthetic(arguments.dataset, images=arguments.images))
         machine = describe_machine()
         steps, epochs = _plan_schedule(path, arguments)
+        size = arguments.batch_size
+        remote = stack.enter_context(_remote(path, size)) if arguments.store else None
         feeders = [
-            stack.enter_context(Feeder(path, lease_s=LEASE_S)) for _ in range(arguments.nodes)
+            stack.enter_context(Feeder(remote or path, lease_s=LEASE_S))
+            for _ in range(arguments.nodes)
         ]
         orders = [
             ClientOrders(
@@ -60,10 +72,14 @@ def run(arguments: argparse.Namespace) -> ChaosReport:
                 image_size=arguments.image_size,
                 steps=steps,
                 epochs=epochs,
+                working_set=remote.working_set if remote else 0,
             )
             for rank in range(arguments.clients)
         ]
-        record = _run(stack.enter_context(Scene(feeders)), orders, arguments)
+        scene = stack.enter_context(Scene(feeders, remote.proxy if remote else None))
+        record = _run(scene, orders, arguments)
+        if remote is not None:
+            record.leaks.extend(f"{path.name} in the cache" for path in remote.cache.rglob("*.tmp"))
         keys = {arrival.key for arrivals in record.arrivals for arrival in arrivals}
         from .trainer import make_digests  # with torch, which takes seconds to import
 
@@ -83,6 +99,35 @@ def run(arguments: argparse.Namespace) -> ChaosReport:
             for fault in record.faults
         ],
     )
+
+
+@contextmanager
+def _remote(path: Path, batch_size: int) -> Iterator[Remote]:
+    """Put the dataset into a store behind a proxy; the cache holds a part, so fetches go on.
+
+    Batches are drawn from a window, and pieces fetched for it, if a half of the dataset has room
+    for one; from everywhere, and single samples fetched, if not.
+    """
+    layout = load_manifest(path).layout
+    working_set = layout.size_bytes // 2
+    recipe = Recipe.for_split("train", batch_size=batch_size, working_set=working_set)
+    try:
+        recipe.plan_epoch(layout, seed=0, epoch=0)
+    except ConfigError:
+        working_set = 0
+    with (
+        LoopbackStore({DATASET_NAME: path}) as store,
+        StoreProxy(store.port) as proxy,
+        tempfile.TemporaryDirectory(prefix="feeder-chaos-") as folder,
+    ):
+        yield Remote(
+            store.url(DATASET_NAME),
+            store.environ(proxy.endpoint),
+            Path(folder),
+            round(CACHE_SHARE * layout.size_bytes),
+            working_set,
+            proxy,
+        )
 
 
 def _plan_schedule(path: Path, arguments: argparse.Namespace) -> tuple[int, int]:
@@ -131,13 +176,20 @@ def _run(scene: Scene, orders: Sequence[ClientOrders], arguments: argparse.Names
         delivered=delivered,
         errors=[client.error for client in scene.clients if client.error is not None],
         leaks=leaks,
+        requests=len(scene.store.exchanges) if scene.store else 0,
+        struck=scene.store.struck().total() if scene.store else 0,
     )
 
 
 def _break_things(scene: Scene, arguments: argparse.Namespace, until_s: float) -> None:
     progress = ProgressLine(sys.stderr)
     progress.begin("breaking", "faults", round(60 * arguments.minutes / arguments.every))
-    faults = draw_faults(arguments.seed, feeders=len(scene.feeders), clients=len(scene.clients))
+    faults = draw_faults(
+        arguments.seed,
+        feeders=len(scene.feeders),
+        clients=len(scene.clients),
+        has_store=scene.store is not None,
+    )
     next_s = time.monotonic()
     while next_s < until_s and scene.is_well:
         scene.pump(next_s)

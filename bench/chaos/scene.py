@@ -7,6 +7,7 @@ One fault at a time: ``strike`` returns when all feeders have recovered and ever
 batch since. During this and every other wait, the clients' lines are read.
 """
 
+import math
 import selectors
 import signal
 import tempfile
@@ -14,7 +15,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
-from typing import Final, Self
+from typing import Final, NamedTuple, Self, cast
 
 import psutil
 
@@ -26,10 +27,17 @@ from feeder.plan.recipe import Recipe
 from ..daemon import Daemon, free_port
 from ..fetcher import BatchFetcher
 from ..footprint import mapped_slot_memories
+from ..store_proxy import Kind as StoreFault
+from ..store_proxy import StoreProxy
 from .clients import TIMEOUT_S, Client
 from .judgement import Fault
 from .proxy import TcpProxy
 
+FETCHER: Final = "feeder.disk_cache"
+
+_MODULES: Final = {"worker": "feeder.worker", "node": "feeder.node", "fetcher": FETCHER}
+_AMOUNTS: Final = {"slow": 1e6, "late": 0.2}  # bytes a second of each body; seconds
+_TIMES: Final = {"flip": 2}  # what is wrong three times in a row is damaged in the store
 _ANSWER_S: Final = 1.0
 _LOOK_S: Final = 0.05  # between two checks of a feeder
 
@@ -41,10 +49,25 @@ _GIVEN_BACK: Final = ("sessions", "slots_committed_bytes", "slots_held_bytes")
 """Counters that are 0 without clients."""
 
 
+class Remote(NamedTuple):
+    """A dataset in a store, and the disk cache of all feeders."""
+
+    url: str
+    environ: Mapping[str, str]
+    cache: Path
+    disk_bytes: int
+    working_set: int
+    """What the clients' recipe asks for."""
+    proxy: StoreProxy
+
+    def options(self) -> list[str]:
+        return ["--disk-path", str(self.cache), "--disk-bytes", str(self.disk_bytes)]
+
+
 class Feeder:
     """One feeder with one worker; a context manager that ends it."""
 
-    def __init__(self, dataset: Path, *, lease_s: float) -> None:
+    def __init__(self, dataset: Path | Remote, *, lease_s: float) -> None:
         self._dataset, self._lease_s = dataset, lease_s
         self._seen: set[psutil.Process] = set()
         port = free_port()
@@ -67,7 +90,16 @@ class Feeder:
         if not self.daemon.is_running:
             self._start()
         self._look()
-        return self.counters().get("workers") == 1
+        return self.has_fetcher() and self.counters().get("workers") == 1
+
+    def has_fetcher(self) -> bool:
+        """Whether it has its fetcher, if it needs one."""
+        if isinstance(self._dataset, Path):
+            return True
+        try:
+            return self.daemon.find(FETCHER).is_running()
+        except PeerError:
+            return False
 
     def counters(self) -> Counters:
         """Return its counters, not through the proxy; none when it does not reply."""
@@ -84,7 +116,8 @@ class Feeder:
 
     def fds(self) -> Mapping[str, int]:
         """Return the number of descriptors of each process, without shards of the dataset."""
-        counts, shards = {}, str(self._dataset.resolve())
+        counts = {}
+        shards = self._dataset if isinstance(self._dataset, Path) else self._dataset.cache
         processes = {
             "supervisor": self.daemon.processes()[0],
             "node": self.daemon.find("feeder.node"),
@@ -94,7 +127,7 @@ class Feeder:
             counts[role] = 0
             for link in Path(f"/proc/{process.pid}/fd").iterdir():
                 with suppress(FileNotFoundError):  # closed meanwhile
-                    counts[role] += not str(link.readlink()).startswith(shards)
+                    counts[role] += not link.readlink().is_relative_to(shards.resolve())
         return counts
 
     def close(self) -> list[str]:
@@ -118,7 +151,16 @@ class Feeder:
 
     def _start(self) -> None:
         options = ["--lease-s", str(self._lease_s)]
-        self.daemon = Daemon(self._dataset, ipc=self.ipc, tcp=self._tcp, workers=1, options=options)
+        environ: Mapping[str, str] | None = None
+        dataset: Path | str
+        if isinstance(self._dataset, Remote):
+            dataset, environ = self._dataset.url, self._dataset.environ
+            options += self._dataset.options()
+        else:
+            dataset = self._dataset
+        self.daemon = Daemon(
+            dataset, ipc=self.ipc, tcp=self._tcp, workers=1, options=options, environ=environ
+        )
         self._look()
 
     def _look(self) -> None:
@@ -130,8 +172,8 @@ class Feeder:
 class Scene:
     """The feeders and their clients; a context manager that ends the clients."""
 
-    def __init__(self, feeders: Sequence[Feeder]) -> None:
-        self.feeders = feeders
+    def __init__(self, feeders: Sequence[Feeder], store: StoreProxy | None = None) -> None:
+        self.feeders, self.store = feeders, store
         self.clients: list[Client] = []
         self.faults: list[Fault] = []
         self._selector = selectors.DefaultSelector()
@@ -224,6 +266,15 @@ class Scene:
             client.replace_killed()
             self._selector.register(client, selectors.EVENT_READ)
             return
+        if whom == "store":
+            assert self.store is not None
+            self.store.strike(
+                cast(StoreFault, what),
+                amount=_AMOUNTS.get(what, 0.0),
+                times=_TIMES.get(what, math.inf),
+            )
+            self._for_a_while(lambda: None, self.store.mend, fault.lasts_s)
+            return
         feeder = self.feeders[fault.target]
         match what, whom:
             case ("kill", "supervisor"):
@@ -231,9 +282,9 @@ class Scene:
             case ("drain", _):
                 feeder.restart(signal.SIGTERM)
             case ("kill", _):
-                feeder.daemon.find(f"feeder.{whom}").kill()
+                feeder.daemon.find(_MODULES[whom]).kill()
             case ("stop", _):
-                process = feeder.daemon.find(f"feeder.{whom}")
+                process = feeder.daemon.find(_MODULES[whom])
                 self._for_a_while(process.suspend, process.resume, fault.lasts_s)
             case ("cut", _):
                 self._for_a_while(feeder.proxy.cut, feeder.proxy.mend, fault.lasts_s)

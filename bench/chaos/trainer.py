@@ -41,6 +41,7 @@ def train(orders: ClientOrders) -> Iterator[BatchLine]:
         dataset=DATASET_NAME,
         batch_size=orders.batch_size,
         image_size=orders.image_size,
+        recipe={"working_set": orders.working_set},
         seed=SEED,
         rank=orders.rank,
         world_size=orders.world_size,
@@ -80,7 +81,12 @@ def make_digests(
     orders: ClientOrders, path: Path, keys: Iterable[BatchKey]
 ) -> Mapping[BatchKey, str]:
     """Return the hashes of batches, made by the workers' sample path without a daemon."""
-    recipe = Recipe.for_split("train", batch_size=orders.batch_size, image_size=orders.image_size)
+    recipe = Recipe.for_split(
+        "train",
+        batch_size=orders.batch_size,
+        image_size=orders.image_size,
+        working_set=orders.working_set,
+    )
     normaliser = Normaliser(torch.device("cpu"), _DTYPE, packing=recipe.packing)
     digests = {}
     with Dataset.open(path) as dataset:

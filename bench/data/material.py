@@ -49,6 +49,22 @@ def source_or_synthetic(path: Path | None, *, images: int) -> Iterator[Path]:
         yield source
 
 
+@contextmanager
+def large_dataset(path: Path | None, *, size_bytes: int, distinct: int) -> Iterator[Path]:
+    """Yield ``path``, or a synthetic dataset of ``size_bytes`` that is removed afterwards.
+
+    It repeats ``distinct`` images: to draw and to pack more would take longer.
+    """
+    if path is not None:
+        yield path
+        return
+    with tempfile.TemporaryDirectory(prefix="feeder-bench-") as folder:
+        source = Path(folder, "source")
+        draw(source, images=distinct, classes=SYNTHETIC_CLASSES)
+        once = pack(source, Path(folder, "once"), shards=1)
+        yield repeat(once, Path(folder, "dataset"), size_bytes)
+
+
 def draw(destination: Path, *, images: int, classes: int, seed: int = 0) -> None:
     jobs = min(usable_cpus().count, -(-images // _IMAGES_PER_JOB))
     line = ProgressLine(sys.stderr)
@@ -77,13 +93,13 @@ def repeat(dataset: Path, destination: Path, size_bytes: int) -> Path:
     for number, name in enumerate(names):
         start = replace(header, shard=number).encode()
         write_output(destination / name, start + data[HEADER_BYTES:])
-    paths, samples = [destination / name for name in names], shard.samples * len(names)
+    samples = shard.samples * len(names)
     manifest = msgspec.structs.replace(
         manifest,
         samples=samples,
         shards=tuple(msgspec.structs.replace(shard, name=name) for name in names),
         content=content_fingerprint(
-            paths, samples=samples, labels=manifest.labels, classes=manifest.classes
+            destination, names, samples=samples, labels=manifest.labels, classes=manifest.classes
         ),
     )
     write_output(destination / MANIFEST_NAME, manifest.sealed().encode())

@@ -10,10 +10,8 @@ import argparse
 import contextlib
 import os
 import sys
-import tempfile
 import time
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -28,7 +26,7 @@ from feeder.pack.progress import ProgressLine
 from feeder.plan.recipe import Recipe
 
 from ..daemon import Daemon, running_daemon
-from ..data.material import draw, pack, repeat
+from ..data.material import large_dataset
 from ..fetcher import BatchFetcher
 from ..machine import describe_machine, memory_group, within
 from ..report import RATE, Report, compare, format_number
@@ -69,7 +67,8 @@ def run(arguments: argparse.Namespace) -> ColdReport:
     machine = describe_machine()
     check_libraries()
     with ExitStack() as stack:
-        path = stack.enter_context(_large_dataset(arguments.dataset))
+        large = large_dataset(arguments.dataset, size_bytes=_DATASET_BYTES, distinct=_DISTINCT)
+        path = stack.enter_context(large)
         size_bytes = sum(shard.bytes for shard in load_manifest(path).shards)
         limit_bytes = int(size_bytes * MEMORY_SHARE)
         group = stack.enter_context(memory_group(limit_bytes))
@@ -116,19 +115,6 @@ def run(arguments: argparse.Namespace) -> ColdReport:
     }
     results = [row for values, unit in named for row in compare(values, unit)]
     return ColdReport(bench="stream --cold", machine=machine, measured=measured, results=results)
-
-
-@contextmanager
-def _large_dataset(path: Path | None) -> Iterator[Path]:
-    """Yield ``path``, or a synthetic dataset of _DATASET_BYTES that is removed afterwards."""
-    if path is not None:
-        yield path
-        return
-    with tempfile.TemporaryDirectory(prefix="feeder-bench-") as folder:
-        source = Path(folder, "source")
-        draw(source, images=_DISTINCT, classes=10)
-        once = pack(source, Path(folder, "once"), shards=1)
-        yield repeat(once, Path(folder, "dataset"), _DATASET_BYTES)
 
 
 def drop_pages(dataset: Path) -> None:

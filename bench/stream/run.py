@@ -132,7 +132,7 @@ def _measure(
         local.make(0)
         if not np.array_equal(served, local.pixels):
             raise DatasetError(
-                f"the daemon's batch 0 of {local.dataset.path} differs from the one made here: "
+                f"the daemon's batch 0 of {local.dataset.where} differs from the one made here: "
                 "report this with both versions"
             )
         copied = open_session(daemon.ipc, share_memory=False)

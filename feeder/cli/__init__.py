@@ -5,5 +5,5 @@ runs them imports the rest, so that ``feeder --help`` stays quick.
 
 May import: errors, metrics, remedies, plan, wire, process, host, jpeg, dataset, sample, security,
 client, client.core, source, survey, pack, pack_cache, repack, diagnosis, doctor, daemon,
-screens, cluster.
+screens, cluster, store, disk_cache.
 """

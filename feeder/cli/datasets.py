@@ -14,6 +14,7 @@ from feeder.cli.options import (
     perform,
     read_keys,
 )
+from feeder.dataset.files import local_folder, parse_location
 from feeder.errors import ConfigError, DatasetError
 from feeder.process.path_text import printable
 from feeder.survey.numbers import plural
@@ -30,7 +31,7 @@ def add_parsers(subparsers: "argparse._SubParsersAction[Any]") -> None:
         description="Check every byte of the dataset DST and decode every sample. Print one line "
         "for each problem; the exit status is 0 if there is none, else 3.",
     )
-    verify.add_argument("dataset", type=Path, metavar="DST")
+    verify.add_argument("dataset", type=parse_location, metavar="DST")
     add_jobs_option(verify)
     verify.set_defaults(run=run_verify)
 
@@ -42,7 +43,7 @@ def add_parsers(subparsers: "argparse._SubParsersAction[Any]") -> None:
         "OUT/labels.jsonl lists their labels. Names too long for the file system of OUT are "
         "shortened, and listed in OUT/.shortened-names.jsonl.",
     )
-    unpack.add_argument("dataset", type=Path, metavar="DST")
+    unpack.add_argument("dataset", type=parse_location, metavar="DST")
     unpack.add_argument("out", type=Path, metavar="OUT")
     add_jobs_option(unpack)
     option(unpack, "--force", "allow a non-empty OUT, and replace files in it")
@@ -82,7 +83,7 @@ def add_parsers(subparsers: "argparse._SubParsersAction[Any]") -> None:
         "were left out, duplicates. The page loads nothing from elsewhere. feeder pack writes it, "
         "too.",
     )
-    survey.add_argument("dataset", type=Path, metavar="DST")
+    survey.add_argument("dataset", type=parse_location, metavar="DST")
     option(survey, "--out PAGE", "write this file (default: DST/survey.html)", type=Path)
     survey.set_defaults(run=run_survey)
 
@@ -158,8 +159,7 @@ def run_repack(arguments: argparse.Namespace) -> int:
 
 
 def run_names(arguments: argparse.Namespace) -> int:
-
-    is_endpoint = "://" in arguments.dataset
+    is_endpoint = "://" in arguments.dataset and isinstance(parse_location(arguments.dataset), Path)
     for name in (_request_names if is_endpoint else _read_names)(arguments):
         print(printable(name))
     return 0
@@ -170,7 +170,7 @@ def _read_names(arguments: argparse.Namespace) -> list[str]:
 
     if arguments.name is not None:
         raise ConfigError("--dataset goes with an ENDPOINT; a folder is the dataset itself")
-    with Dataset.open(Path(arguments.dataset)) as dataset:
+    with Dataset.open(parse_location(arguments.dataset)) as dataset:
         samples = dataset.layout.samples
         for number in arguments.ids:
             if not 0 <= number < samples:
@@ -199,16 +199,22 @@ def run_survey(arguments: argparse.Namespace) -> int:
     from feeder.survey.duplicates import find_duplicates, write_duplicates
     from feeder.survey.page import SURVEY_NAME, write_survey
 
-    folder: Path = arguments.dataset
-    page: Path = arguments.out or folder / SURVEY_NAME
-    check_readable({f"dataset {folder}": folder})
+    location = arguments.dataset
+    page, folder = arguments.out, local_folder(location)
+    if page is None:
+        if folder is None:
+            raise ConfigError(
+                f"{location} is in a store, where nothing is written: give --out PAGE"
+            )
+        page = folder / SURVEY_NAME
+    check_readable({f"dataset {location}": location})
     with (
-        Dataset.open(folder, open_shards=8) as dataset,
+        Dataset.open(location, open_shards=8) as dataset,
         explain_disk_errors("writing into", page.parent, "run the same command again"),
     ):
         duplicates = find_duplicates(dataset)
-        write_survey(dataset, read_quarantine(folder), duplicates, page)
-        if arguments.out is None:
+        write_survey(dataset, read_quarantine(location), duplicates, page)
+        if arguments.out is None and folder is not None:
             write_duplicates(folder, duplicates)
     print(page)
     return 0

@@ -1,6 +1,7 @@
 """``feeder doctor``: shows the machine as Feeder sees it, and what is wrong with it."""
 
 import argparse
+import os
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,8 @@ def add_parser(subparsers: "argparse._SubParsersAction[Any]") -> None:
         description="Show the machine as Feeder sees it: NUMA nodes, CPUs, devices, memory, limits "
         "and libraries. Then list what is wrong, the worst first, with the lines that mend it. The "
         "exit status is 0 if nothing is wrong (notes do not count), 1 if something is, and 2 for a "
-        "wrong argument. It changes nothing and needs no daemon.",
+        "wrong argument. It changes nothing and needs no daemon. The disk of the disk cache is "
+        "measured, for a second, with a file that has no name.",
     )
     option(
         parser,
@@ -28,6 +30,13 @@ def add_parser(subparsers: "argparse._SubParsersAction[Any]") -> None:
         action="extend",
         default=[],
     )
+    option(
+        parser,
+        "--disk-path DIR",
+        "look at this folder for the disk cache of datasets in object stores (default: as `feeder "
+        "serve` finds it, if there is a cache or --config needs one)",
+    )
+    option(parser, "--config FILE", "the configuration of `feeder serve`", type=Path)
     option(
         parser,
         "--pid N",
@@ -55,13 +64,37 @@ def run(arguments: argparse.Namespace) -> int:
     _check_arguments(arguments.root, process)
     if arguments.root == Path("/"):  # another root is not where the paths are
         check_datasets(KernelFiles(arguments.root, process), arguments.data)
-    machine = read_machine(arguments.root, arguments.data, process)
+    disk_cache = _find_disk_cache(arguments)
+    machine = read_machine(arguments.root, arguments.data, process, disk_cache=disk_cache)
     findings = find_all(machine)
     if arguments.json:
         print(format_json(machine, findings))
     else:
         print(format_report(machine, findings, shutil.get_terminal_size().columns))
     return _FOUND if any(finding.severity != "note" for finding in findings) else 0
+
+
+def _find_disk_cache(arguments: argparse.Namespace) -> tuple[Path, int] | None:
+    """The folder of the disk cache and its budget, 0 for "auto"; None if there is none to look at.
+
+    Without the two options, nothing is imported that may be missing in this environment.
+    """
+    from feeder.cli.serve import find_cache_folder
+    from feeder.doctor.disk_cache import PIECES
+
+    if arguments.config is None and arguments.disk_path is None:
+        folder = find_cache_folder("", os.environ)
+        return (folder, 0) if folder is not None and (folder / PIECES).is_dir() else None
+    from feeder.daemon.config import load_config
+    from feeder.store.address import is_remote
+
+    config = load_config(arguments.config, {"cache.disk_path": arguments.disk_path})
+    cache = config.cache
+    if not cache.disk_path and not any(map(is_remote, config.data.values())):
+        return None
+    folder = find_cache_folder(cache.disk_path or cache.dir, os.environ)
+    budget = 0 if cache.disk_bytes == "auto" else cache.disk_bytes
+    return None if folder is None else (folder, budget)
 
 
 def _check_arguments(root: Path, process: str) -> None:

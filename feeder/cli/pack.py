@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from feeder.cli.options import add_jobs_option, describe_resumable, option, perform
+from feeder.dataset.files import parse_location
 from feeder.errors import ConfigError
 from feeder.process.path_text import printable
 from feeder.source.kinds import MODULES
@@ -29,11 +30,11 @@ def add_parser(subparsers: "argparse._SubParsersAction[Any]") -> None:
         help="pack images into a dataset",
         description="Pack SRC into the dataset DST. SRC is a folder of class folders, a folder "
         "with a label file, tar shards (WebDataset), TFRecords, Parquet or LMDB files, or "
-        "ImageNet's archives; quote patterns such as 'train-{000..146}.tar'. JPEGs are re-coded "
-        "without loss unless an option asks for it. After an interruption the same command "
-        "resumes.",
+        "ImageNet's archives, here or at s3://, gs:// or az://; quote patterns such as "
+        "'train-{000..146}.tar'. JPEGs are re-coded without loss unless an option asks for it. "
+        "After an interruption the same command resumes.",
     )
-    parser.add_argument("source", metavar="SRC", help="folder, file or quoted pattern to pack")
+    parser.add_argument("source", metavar="SRC", help="folder, file, quoted pattern or URL to pack")
     parser.add_argument(
         "destination", type=Path, metavar="DST", help="folder of the dataset, new or empty"
     )
@@ -81,7 +82,7 @@ def _add_selection_options(group: "argparse._ArgumentGroup") -> None:
         group,
         "--classes-of DATASET",
         "use the classes and labels of this packed dataset, such as the training set",
-        type=Path,
+        type=parse_location,
     )
     option(
         group,
@@ -230,6 +231,9 @@ def format_summary(destination: Path, summary: "PackSummary") -> list[str]:
         f"{format_duration(summary.seconds)}, {rate:,.0f} images/s",
         f"  subsampling: {_list_counts(manifest.subsampling, SUBSAMPLINGS)}",
     ]
+    if summary.retries:
+        again = plural(sum(summary.retries.values()), "request")
+        lines.append(f"  store: {again} made again: {_list_counts(summary.retries, {})}")
     if manifest.odd:
         titles = {kind: words.title for kind, words in ODD_KINDS.items()}
         lines.append(f"  odd: {_list_counts(manifest.odd, titles)}")

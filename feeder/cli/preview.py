@@ -14,6 +14,7 @@ from feeder.cli.options import (
     option,
     read_keys,
 )
+from feeder.dataset.files import local_folder, parse_location
 from feeder.errors import ConfigError, ProtocolError
 from feeder.survey.numbers import plural
 
@@ -58,7 +59,9 @@ def add_parser(subparsers: "argparse._SubParsersAction[Any]") -> None:
         "that were applied to it. The batch is of the dataset DST or, with --from, served by a "
         "daemon.",
     )
-    parser.add_argument("dataset_path", type=Path, nargs="?", metavar="DST", help="packed dataset")
+    parser.add_argument(
+        "dataset_path", type=parse_location, nargs="?", metavar="DST", help="packed dataset"
+    )
     option(
         parser,
         "--out FILE",
@@ -102,7 +105,10 @@ def run(arguments: argparse.Namespace) -> int:
         if arguments.dataset is not None:
             raise ConfigError("--dataset goes with --from; a packed dataset is named by its folder")
         recipe, pictures, captions, notes = _preview_dataset(arguments)
-        source = arguments.dataset_path.resolve().name
+        location = arguments.dataset_path
+        folder = local_folder(location)
+        source = str(location).rstrip("/") if folder is None else str(folder.resolve())
+        source = source.rpartition("/")[2]
         legend = _LEGEND_BOXES if arguments.boxes else _LEGEND_CROPS
     else:
         if arguments.dataset is None or arguments.dataset_path is not None:

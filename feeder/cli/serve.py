@@ -16,6 +16,7 @@ from feeder.errors import ConfigError
 
 if TYPE_CHECKING:
     from feeder.daemon.config import Config
+    from feeder.disk_cache.folder import DiskCache
     from feeder.pack.run import PackSummary
     from feeder.pack_cache.shared_progress import SharedProgress
 
@@ -31,6 +32,7 @@ _OPTIONS: Final = (
     ("client-keys", "PATH", "public keys of the clients allowed over tcp"),
     ("insecure", "", "allow every client that can reach a tcp address, unencrypted"),
     ("socket-mode", "MODE", "of ipc sockets: 0600, 0660, 0666"),
+    ("peer-key", "FILE", "this feeder's secret key as a client of its peers"),
     ("workers", "auto|N", "total number of decoding processes"),
     ("pin", "auto|off|LIST", "CPUs to run on, e.g. 0-3,8"),
     ("window-max", "N", "maximum window of a client, in batches"),
@@ -47,6 +49,8 @@ _OPTIONS: Final = (
         "folder for packed sources (default: $CACHE_DIRECTORY, else $XDG_CACHE_HOME/feeder or "
         "~/.cache/feeder)",
     ),
+    ("disk-path", "DIR", "folder for pieces of datasets in stores (default: as --cache-dir)"),
+    ("disk-bytes", "auto|SIZE", "how much of that disk these may take"),
     ("repack", "", "pack every source again, also unchanged ones"),
     ("clients-max", "N", "maximum sessions per node process"),
     ("client-sessions-max", "N", "of these, per client"),
@@ -68,7 +72,12 @@ _OPTIONS: Final = (
 """Options with their metavar and help; those without a metavar are switches, the others set the
 configuration key of their name."""
 
-_CACHE_KEYS: Final = {"decoded-bytes": "cache.decoded_bytes", "cache-dir": "cache.dir"}
+_CACHE_KEYS: Final = {
+    "decoded-bytes": "cache.decoded_bytes",
+    "cache-dir": "cache.dir",
+    "disk-path": "cache.disk_path",
+    "disk-bytes": "cache.disk_bytes",
+}
 
 
 def add_parser(subparsers: "argparse._SubParsersAction[Any]") -> None:
@@ -90,6 +99,8 @@ def add_parser(subparsers: "argparse._SubParsersAction[Any]") -> None:
     )
     bind = "tcp://127.0.0.1:PORT or ipc:///PATH; may be repeated (default: port 5555)"
     option(parser, "--bind ENDPOINT", bind, action="append")
+    peers = "other feeders that may have what is in a store: a list as for clients; may be repeated"
+    option(parser, "--peers LIST", peers, action="append")
     for name, metavar, text in _OPTIONS:
         option(parser, f"--{name} {metavar}".rstrip(), text)
     parser.add_argument("--log-level", choices=("debug", "info", "warning", "error"))
@@ -133,7 +144,7 @@ def run(arguments: argparse.Namespace) -> int:
         if metrics is not None:
             stack.callback(metrics.close)
             metrics.start()
-        packed = _replace_sources(config, answer, arguments.repack, is_terminal)
+        packed = _replace_sources(config, answer, arguments.repack, is_terminal, stack)
         # From now on only what is wrong is written past logging, by C libraries and in crashes.
         relay.level = logging.WARNING
         log = start_logging(config.log_level, form=config.log_format)
@@ -149,7 +160,9 @@ def _overrides(arguments: argparse.Namespace) -> dict[str, object]:
         field = name.replace("-", "_")
         if metavar:
             overrides[_CACHE_KEYS.get(name, f"serve.{field}")] = getattr(arguments, field)
-    overrides["serve.bind"] = tuple(arguments.bind) if arguments.bind else None
+    for name in ("bind", "peers"):
+        texts = getattr(arguments, name)
+        overrides[f"serve.{name}"] = tuple(texts) if texts else None
     locations: dict[str, str] = {}
     for text in arguments.data:
         name, equals, location = text.partition("=")
@@ -162,13 +175,49 @@ def _overrides(arguments: argparse.Namespace) -> dict[str, object]:
     return overrides | levels | {"data": locations}
 
 
+def _prepare_remote(
+    config: "Config", names: list[str], disk: "DiskCache", stack: contextlib.ExitStack
+) -> "Config":
+    """``config`` with the folder of the cached dataset in place of each of these remote ones.
+
+    They stay open until ``stack`` ends: until the fetcher has them open, other daemons would remove
+    them to make room.
+    """
+    from feeder.disk_cache.cached import CachedDataset
+    from feeder.disk_cache.folder import prepare
+
+    def report(text: str) -> None:
+        sys.stderr.write(f"feeder: warning: {text}\n")
+
+    found = {name: prepare(disk, config.data[name], report=report) for name in names}
+    for folder in found.values():
+        stack.enter_context(contextlib.closing(CachedDataset.open(folder)))
+    texts = {name: str(folder) for name, folder in found.items()}
+    return dataclasses.replace(config, data={**config.data, **texts})
+
+
+def _open_disk_cache(config: "Config", name: str) -> "DiskCache":
+    """The disk cache, which dataset ``name`` needs; ConfigError if there is no folder for it."""
+    from feeder.disk_cache.folder import DiskCache
+
+    folder = find_cache_folder(config.cache.disk_path or config.cache.dir, os.environ)
+    if folder is None:
+        raise ConfigError(
+            f"data.{name} is in a store, and there is no folder to keep its pieces in (HOME is not "
+            "set): give one with --disk-path"
+        )
+    return DiskCache.open(folder)
+
+
 def _replace_sources(
     config: "Config",
     answer: "Callable[[SharedProgress], AbstractContextManager[None]]",
     repack: bool,
     is_terminal: bool,
+    stack: contextlib.ExitStack,
 ) -> "Config":
-    """``config`` with the dataset packed from each source in place of the source.
+    """``config`` with a folder in place of each source, which is packed, and each remote dataset,
+    which ``stack`` keeps open.
 
     While there are sources to look at, ``answer`` answers clients, probes and systemd.
 
@@ -177,11 +226,20 @@ def _replace_sources(
     """
     from feeder.dataset.first_read import check_readable
     from feeder.pack_cache.entry import class_warnings, is_source
+    from feeder.store.address import StoreAddress, is_remote
 
     local = {name: Path(text) for name, text in config.data.items() if "://" not in text}
     check_readable({f"dataset {name} at {path}": path for name, path in local.items()})
     cache = find_cache_folder(config.cache.dir, os.environ)
-    sources = [name for name, text in sorted(config.data.items()) if is_source(text, cache)]
+    remote = [name for name, text in sorted(config.data.items()) if is_remote(text)]
+    disk = _open_disk_cache(config, remote[0]) if remote else None
+    # What the disk cache has is a dataset, without a look at the store, which may be away.
+    known = [n for n in remote if disk and disk.find(StoreAddress.parse(config.data[n]).url)]
+    unknown = sorted(config.data.keys() - known)
+    sources = [name for name in unknown if is_source(config.data[name], cache)]
+    if disk is not None:
+        prepared = [name for name in remote if name not in sources]
+        config = _prepare_remote(config, prepared, disk, stack)
     if sources:
         if cache is None:
             raise ConfigError(

@@ -1,14 +1,14 @@
-"""Requests a node process's counters, its host's report or names, as a client without a session."""
+"""Requests a node process's counters, its host's report, names or blobs, without a session."""
 
 import math
 import time
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from typing import Final, Self, TypeVar
 
 import zmq
 
 from feeder.client.connection import Context, Link, open_context
-from feeder.client.core.events import NodeIncompatible
+from feeder.client.core.events import Disconnected, NodeIncompatible
 from feeder.errors import ConfigError, DatasetError, FeederError, PeerError, ProtocolError
 from feeder.metrics.fields import Counters
 from feeder.metrics.report import HostReport
@@ -18,6 +18,8 @@ from feeder.security.keys import ClientKeys
 from feeder.wire.messages import (
     MAX_NAMES,
     SAMPLES_LIMIT,
+    Blobs,
+    BlobsRequest,
     HostStats,
     HostStatsRequest,
     Names,
@@ -28,12 +30,12 @@ from feeder.wire.messages import (
     StatsRequest,
 )
 
-_Request = StatsRequest | HostStatsRequest | NamesRequest
-_Answer = TypeVar("_Answer", Stats, HostStats, Names)
+_Request = StatsRequest | HostStatsRequest | NamesRequest | BlobsRequest
+_Answer = TypeVar("_Answer", Stats, HostStats, Names, Blobs)
 _RATE_PAUSE_S: Final = 1.0  # after which a node takes requests of this client again
 
 
-class _RateError(ProtocolError):
+class RateError(ProtocolError):
     """Raised when the node takes no more requests of this client for now."""
 
 
@@ -42,7 +44,7 @@ _REFUSALS: Final = {
     "dataset": DatasetError,
     "unreadable": DatasetError,
     "range": ConfigError,
-    "rate": _RateError,
+    "rate": RateError,
 }
 
 
@@ -90,7 +92,7 @@ def request_names(
             request = NamesRequest(dataset=dataset, content=content, sample_ids=wanted)
             try:
                 answer = link.request(request, Names, timeout_s)
-            except _RateError as error:
+            except RateError as error:
                 if time.monotonic() >= by_s:
                     raise PeerError(str(error)) from None
                 time.sleep(_RATE_PAUSE_S)
@@ -120,14 +122,23 @@ class StatsLink:
     """
 
     def __init__(
-        self, endpoint: str, keys: ClientKeys | None = None, context: Context | None = None
+        self,
+        endpoint: str,
+        keys: ClientKeys | None = None,
+        context: Context | None = None,
+        *,
+        is_patient: bool = True,
     ) -> None:
-        """``keys`` are used over tcp. Without a ``context`` it opens one of its own."""
+        """``keys`` are used over tcp. Without a ``context`` it opens one of its own. Unless it
+        ``is_patient``, a request fails as soon as the connection is lost or refused."""
         self._endpoint = endpoint
         self._keys = keys
         self._context = context
         self._owns_context = context is None
+        self._is_patient = is_patient
         self._link: Link | None = None
+        self.frames: Sequence[zmq.Frame] = ()
+        """What came with the last answer."""
         self._is_asked = False
         self._timeout_s = 0.0
         self._deadline_s = 0.0
@@ -156,7 +167,7 @@ class StatsLink:
         caller counts that time from an earlier moment. A host name is resolved in that time too."""
         self._timeout_s = timeout_s
         self._deadline_s = time.monotonic() + timeout_s if deadline_s is None else deadline_s
-        if self._is_asked:
+        if self._is_asked or self._was_lost():
             self._disconnect()
         if self._link is None:
             self._link = self._connect()
@@ -186,6 +197,10 @@ class StatsLink:
                     for event in link.read_connection():
                         if isinstance(event, NodeIncompatible):
                             raise event.error
+                        if isinstance(event, Disconnected) and not self._is_patient:
+                            raise PeerError(
+                                f"no connection to {self._endpoint}: is a feeder serving there?"
+                            )
                 elif not ready and time.monotonic() >= self._deadline_s:
                     raise PeerError(
                         f"no answer from {self._endpoint} within {self._timeout_s:g} s: is a "
@@ -194,15 +209,23 @@ class StatsLink:
                 elif ready or time.monotonic() >= until_s:
                     return None
         except FeederError:
-            self._disconnect()
+            if self._is_asked:  # else it was refused, which is an answer
+                self._disconnect()
             raise
+
+    def _was_lost(self) -> bool:
+        """Whether the connection was lost since the last request, if that matters."""
+        if self._is_patient or self._link is None:
+            return False
+        return any(isinstance(event, Disconnected) for event in [*self._link.read_connection()])
 
     def _receive(self, link: Link) -> NodeMessage | None:
         try:
-            answer, _ = link.receive() or (None, ())
+            answer, self.frames = link.receive() or (None, ())
         except ProtocolError as error:
             raise ProtocolError(f"{self._endpoint} breaks the protocol: {error}") from None
         if isinstance(answer, Refused):
+            self._is_asked = False
             raise _REFUSALS.get(answer.code, ProtocolError)(f"{self._endpoint}: {answer.message}")
         return answer
 

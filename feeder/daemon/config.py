@@ -30,6 +30,7 @@ from feeder.daemon.config_keys import (
     FEEDER_NAME,
     FILE_PATH,
     METRICS_ADDRESS,
+    PEERS,
     PIN,
     WEIGHTS,
     Kind,
@@ -72,6 +73,11 @@ class ServeConfig:
     client_keys: Annotated[str, FILE_PATH] = ""
     # The daemon's group, whose members train here; other users of the host may not connect.
     socket_mode: Annotated[str, choice(("0600", "0660", "0666"))] = "0660"
+    # None: what other feeders hold is known from the list that clients have, which only operators
+    # know. For datasets in stores: a batch that another feeder owns is then copied from there.
+    peers: Annotated[tuple[str, ...], PEERS] = ()
+    # This feeder's secret key as a client of its peers, where secret_key is set.
+    peer_key: Annotated[str, FILE_PATH] = ""
     # One worker for each CPU within affinity and cgroup quota: decoding is pure CPU work.
     workers: Annotated[int | Literal["auto"], whole_number(1, 1024, auto=True)] = "auto"
     # Each node process on its own cores and memory; no effect on machines with one NUMA node.
@@ -122,6 +128,10 @@ class CacheConfig:
     decoded_bytes: Annotated[int | Literal["auto"], size(1 << 20, 1 << 46, zero=True)] = 0
     # The folder for caches that systemd gives the service, or the one of the user's session.
     dir: Annotated[str, FILE_PATH] = ""
+    # The same folder: pieces of datasets in stores are a cache, too.
+    disk_path: Annotated[str, FILE_PATH] = ""
+    # "auto" leaves a share of the file system free (disk_cache/fetcher.py).
+    disk_bytes: Annotated[int | Literal["auto"], size(1 << 20, 1 << 50)] = "auto"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -213,6 +223,13 @@ def _check_security(config: Config) -> None:
         raise ConfigError(
             f"{origin}: serve.{present} is set and serve.{missing} is not: set both (this feeder's "
             "own key, and the keys of the clients that may connect)"
+        )
+    if serve.peers and bool(serve.secret_key) != bool(serve.peer_key):
+        present, missing = ("secret_key", "peer_key")[:: 1 if serve.secret_key else -1]
+        raise ConfigError(
+            f"{config.provenance['serve.peers']}: serve.peers and serve.{present} are set and "
+            f"serve.{missing} is not: peers have this feeder's own key, and know it as a client by "
+            "another one, whose public key is in their client_keys"
         )
     if serve.secret_key and config.is_insecure:
         raise ConfigError("--insecure and secret_key exclude each other: leave one of them out")

@@ -12,6 +12,7 @@ from typing import Annotated, Any, Final, Literal
 import msgspec
 from msgspec import Meta
 
+from feeder.client.endpoints import Source
 from feeder.errors import ConfigError
 from feeder.host.placement import parse_pin
 from feeder.node.endpoint import Endpoint, parse_endpoint
@@ -103,6 +104,12 @@ def _check_endpoints(endpoints: tuple[str, ...]) -> tuple[str, ...]:
     return endpoints
 
 
+def _check_peers(peers: tuple[str, ...]) -> tuple[str, ...]:
+    for text in peers:
+        Source(text)  # raises a more specific ConfigError
+    return peers
+
+
 def _check_pin(value: str) -> str:
     try:
         parse_pin(value)
@@ -134,6 +141,11 @@ ENDPOINTS: Final = Kind(
     f'a list of different endpoints such as ["tcp://127.0.0.1:5555"], at most {MAX_ENDPOINTS}',
     tuple[str, ...],
     _check_endpoints,
+)
+PEERS: Final = Kind(
+    'a list of what clients have as endpoints, such as ["file:///shared/feeders"]',
+    tuple[str, ...],
+    _check_peers,
 )
 PIN: Final = Kind('"auto", "off" or a list of CPUs such as "0-3,8"', str, _check_pin)
 FEEDER_NAME: Final = text(

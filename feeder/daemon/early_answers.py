@@ -37,6 +37,7 @@ from feeder.node.router import Router, read_keys
 from feeder.process.shortage import raise_file_limit
 from feeder.process.stop_signals import stop_signals_blocked
 from feeder.wire.messages import (
+    BlobsRequest,
     ClientMessage,
     Hello,
     HostStats,
@@ -98,7 +99,7 @@ def answer_early(
             case StatsRequest():
                 counters = {"packing": state.text, **flatten(router.counters)}
                 clients.send(peer, Stats(counters=counters))
-            case NamesRequest():
+            case NamesRequest() | BlobsRequest():
                 clients.send(peer, Refused(code="dataset", message=state.text))
             case _:  # of a session with the daemon before; its client greets, too
                 pass

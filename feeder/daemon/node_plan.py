@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from feeder.daemon.config import Config
+from feeder.disk_cache.cached import is_cached
 from feeder.errors import ResourceError
 from feeder.host.memory_budget import (
     CACHE_SHARE,
@@ -25,6 +26,7 @@ from feeder.host.memory_budget import (
 )
 from feeder.host.placement import NodePlacement, parse_pin, plan_placement
 from feeder.host.topology import UsableCpus, read_topology, usable_cpus
+from feeder.node.blob_requests import SENDING_MAX
 from feeder.node.endpoint import parse_endpoint
 from feeder.node.messages import NodeConfig
 from feeder.remedies import more_files
@@ -59,10 +61,12 @@ def plan_nodes(
     fingerprints: Mapping[str, str],
     placements: Sequence[NodePlacement],
     files_max: int,
+    fetcher: bytes = b"",
 ) -> list[NodeConfig]:
     """Plan each node process's configuration; the first one binds the endpoints as configured.
 
-    ``fingerprints`` are those of the datasets' manifests, by name. Each process may open
+    ``fingerprints`` are those of the datasets' manifests, by name; ``fetcher`` is where that of the
+    cached ones listens. Each process may open
     ``files_max`` files; ResourceError if these are too few.
     """
     serve = config.serve
@@ -94,7 +98,11 @@ def plan_nodes(
             workers=placement.workers,
             worker=Configure(
                 datasets={
-                    name: DatasetSource(folder=os.fsencode(config.data[name]), fingerprint=digest)
+                    name: DatasetSource(
+                        folder=os.fsencode(config.data[name]),
+                        fingerprint=digest,
+                        is_cached=is_cached(Path(config.data[name])),
+                    )
                     for name, digest in fingerprints.items()
                 },
                 open_shards=files.open_shards,
@@ -105,6 +113,7 @@ def plan_nodes(
             limits=limits,
             weights={client: dict(jobs) for client, jobs in config.weights.items()},
             decoded_bytes=decoded_bytes,
+            fetcher=fetcher,
             nodes=nodes,
             secret_key=os.fsencode(serve.secret_key),
             client_keys=os.fsencode(serve.client_keys),
@@ -131,7 +140,8 @@ class DescriptorPlan(NamedTuple):
 def plan_descriptors(limit: int, config: Config, workers: int) -> DescriptorPlan:
     """Divide ``limit`` descriptors; ResourceError where they are too few for one session."""
     serve, datasets = config.serve, len(config.data)
-    fixed = _NODE_FILES + _RESERVE_FILES + _ENDPOINT_FILES * len(serve.bind) + workers
+    fixed = _NODE_FILES + _RESERVE_FILES + SENDING_MAX + workers
+    fixed += _ENDPOINT_FILES * len(serve.bind)
     free = max(0, limit - fixed)
     callers = min(_CALLERS_MAX, max(1, free // 16))
     remaining = free - callers

@@ -12,6 +12,7 @@ from typing import Final, TypeAlias
 from feeder.daemon.config import Config
 from feeder.dataset.first_read import check_readable
 from feeder.dataset.opened import Dataset
+from feeder.disk_cache.cached import is_cached, read_origin
 from feeder.errors import ConfigError
 from feeder.metrics.report import ServedDatasetReport
 from feeder.node.endpoint import parse_endpoint
@@ -30,7 +31,7 @@ Line: TypeAlias = tuple[str, int]
 
 
 def describe_datasets(folders: Mapping[str, Path]) -> list[tuple[ServedDatasetReport, str]]:
-    """Open each dataset and describe it, for reports of the host and in a line, by name.
+    """Open each dataset and describe it, for reports of the host and in lines, by name.
 
     FeederError if there is none, or one is damaged or does not answer.
     """
@@ -42,19 +43,22 @@ def describe_datasets(folders: Mapping[str, Path]) -> list[tuple[ServedDatasetRe
         with Dataset.open(folder) as dataset:
             layout, content = dataset.layout, dataset.content
             labels = dataset.labels.describe(len(dataset.classes))
+            url = read_origin(folder).url if is_cached(folder) else ""
             report = ServedDatasetReport(
                 name=name,
                 samples=layout.samples,
                 classes=len(dataset.classes),
                 content=content,
                 fingerprint=dataset.manifest.fingerprint,
-                folder=printable(str(folder))[-_PATH_CHARS_MAX:],
+                folder=printable(url or str(folder))[-_PATH_CHARS_MAX:],
             )
         line = (
             f"data {name}: {layout.samples:,} sample{'s' * (layout.samples != 1)}, "
             f"{layout.shards:,} shard{'s' * (layout.shards != 1)}, {labels}, "
             f"{content[:_FINGERPRINT_CHARS]}"
         )
+        if url:
+            line += f"\ndata {name}: pieces of {printable(url)} in {printable(str(folder))}"
         described.append((report, line))
     return described
 
@@ -69,7 +73,7 @@ def compose_report(
     facts: list[str] = []
     for number, report in enumerate(ready):
         facts += wrap_list(f"{ENDPOINTS}{number}: ", report.endpoints)
-    facts += [*data, f"decoder: {ready[0].decoder}"]
+    facts += [*"\n".join(data).splitlines(), f"decoder: {ready[0].decoder}"]
     facts += wrap_list("libraries: ", [" ".join(pair) for pair in ready[0].libraries.items()])
     facts.append(f"self-test: {ready[0].self_test[:_FINGERPRINT_CHARS]}")
     facts.append(describe_cache(config, decoded_bytes))

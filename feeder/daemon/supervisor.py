@@ -25,11 +25,13 @@ import msgspec
 
 from feeder.daemon.config import Config
 from feeder.daemon.config_keys import parse_metrics_address
+from feeder.daemon.fetcher_process import FetcherProcess, plan_fetcher
 from feeder.daemon.node_plan import describe_shortage, plan_nodes, plan_placements
 from feeder.daemon.node_process import START_DEADLINE_S, NodeProcess
 from feeder.daemon.notify import Notifier
 from feeder.daemon.start_report import READY, compose_report, describe_datasets, describe_ready
 from feeder.daemon.watch import TURN_S, HostWatch
+from feeder.disk_cache.messages import CannotFetch, FetcherBeat
 from feeder.doctor.report import find_worst
 from feeder.errors import DisagreementError, ResourceError
 from feeder.host.load import read_load
@@ -86,7 +88,9 @@ class Supervisor:
         self._data_lines = [line for _, line in served]
         self._usable, placements = plan_placements(config)
         fingerprints = {dataset.name: dataset.fingerprint for dataset, _ in served}
-        configs = plan_nodes(config, fingerprints, placements, files_max)
+        self._fetcher = plan_fetcher(config)
+        address = b"" if self._fetcher is None else self._fetcher.address
+        configs = plan_nodes(config, fingerprints, placements, files_max, address)
         self._nodes = [*map(NodeProcess, configs, placements)]
         shortage = describe_shortage(files_max, configs[0].limits)
         self._warnings = [*filter(None, [shortage]), *find_worst(root, list(folders.values()))]
@@ -121,9 +125,9 @@ class Supervisor:
                 if now_s >= self._end_by_s:
                     _log.warning("the time to drain is over and some batches are unsent: ending")
                     break
-                for node in self._nodes:
-                    if not node.process and node.start_s <= now_s:
-                        self._start(node)
+                for child in self._children:
+                    if not child.process and child.start_s <= now_s:
+                        self._start(child)
                 if self._watch.due_s <= now_s:
                     self._replace_hung(now_s)
                     self._turn(now_s)
@@ -133,29 +137,37 @@ class Supervisor:
             self._end_all()
 
     @property
+    def _children(self) -> list[NodeProcess | FetcherProcess]:
+        return [*self._nodes, *([self._fetcher] if self._fetcher else [])]
+
+    @property
     def _is_draining(self) -> bool:
         return self._end_by_s < float("inf")
 
     def _await_events(self) -> None:
         """Wait for the next deadline; act on the signals and messages until then."""
-        nodes = {node.channel.fileno(): node for node in self._nodes if node.channel}
-        starts_s = [node.start_s for node in self._nodes if not node.process]
+        children = {child.channel.fileno(): child for child in self._children if child.channel}
+        starts_s = [child.start_s for child in self._children if not child.process]
         polls = select.poll()
-        for fd in (self._wakeup.fileno(), *nodes):
+        for fd in (self._wakeup.fileno(), *children):
             polls.register(fd, select.POLLIN)
         wait_s = min(self._watch.due_s, self._end_by_s, *starts_s) - time.monotonic()
         for fd, _ in polls.poll(max(0.0, wait_s) * 1000 + 1):
-            if fd in nodes:
-                self._on_message(nodes[fd])
-            else:
+            child = children.get(fd)
+            if child is None:
                 self._on_signals()
+            elif isinstance(child, NodeProcess):
+                self._on_message(child)
+            else:
+                self._on_fetcher(child)
 
     def _replace_hung(self, now_s: float) -> None:
         """Kill node processes that hang; their successors start as after a crash."""
         lost_s = now_s - self._watch.report.clock_s
+        if lost_s > TURN_S + SUSPENDED_S:  # this process did not run, nor perhaps those
+            for child in self._children:
+                child.watch.restart(now_s)
         for node in self._nodes:
-            if lost_s > TURN_S + SUSPENDED_S:  # this process did not run, nor perhaps that one
-                node.watch.restart(now_s)
             if not node.process or self._is_draining or not node.hangs_now(now_s):
                 continue
             if not node.config.is_successor:
@@ -170,6 +182,11 @@ class Supervisor:
             node.kill()
             self._turn(now_s)  # reports show it as hung while it ends, which may take seconds
             self._reap(node)
+        fetcher = self._fetcher
+        if fetcher is not None and fetcher.process and fetcher.hangs_now(now_s):
+            _log.warning("the fetcher (pid %d) hangs: ended", fetcher.pid)
+            fetcher.kill()
+            self._reap(fetcher)
 
     def _on_signals(self) -> None:
         if not self._wakeup.take():
@@ -183,6 +200,19 @@ class Supervisor:
         for node in self._nodes:
             node.start_s = float("inf")
             node.send(Drain())
+
+    def _on_fetcher(self, fetcher: FetcherProcess) -> None:
+        try:
+            message = fetcher.receive()
+        except ChannelClosedError:
+            self._reap(fetcher)
+            return
+        match message:
+            case FetcherBeat(record):
+                fetcher.beat()
+                self._watch.take_store(record)
+            case CannotFetch():
+                _log.error("the fetcher ends: %s", message.message, extra={"kind": "fetcher"})
 
     def _on_message(self, node: NodeProcess) -> None:
         try:
@@ -229,7 +259,7 @@ class Supervisor:
     def _turn(self, now_s: float) -> None:
         """Make a new report of the host and write it to the board; reap orphans."""
         self._notifier.watchdog()
-        reap_orphans([node.pid for node in self._nodes])
+        reap_orphans([child.pid for child in self._children])
         is_draining, former = self._is_draining, self._watch.report.verdict
         nodes = [node.report(now_s, is_draining=is_draining) for node in self._nodes]
         report = self._watch.turn(nodes)
@@ -243,37 +273,38 @@ class Supervisor:
             level = logging.WARNING if verdict.is_problem else logging.INFO
             _log.log(level, "%s", verdict.text, extra={"kind": verdict.kind})
 
-    def _reap(self, node: NodeProcess) -> None:
-        """Reap a node process; unless the daemon is ending, schedule its successor."""
-        pid, ending = node.pid, node.end()
+    def _reap(self, child: NodeProcess | FetcherProcess) -> None:
+        """Reap a process; unless the daemon is ending, schedule its successor."""
+        pid, ending = child.pid, child.end()
         self._watch.due_s = 0.0  # probes should see it at once
         if self._is_draining:
+            child.start_s = float("inf")
             return
-        backoff_s = node.schedule_restart()
+        backoff_s = child.schedule_restart()
         if backoff_s is None:
             raise ResourceError(
-                f"{node.name} crashed {CRASHES_MAX + 1} times within {WINDOW_S:.0f} s; the last "
+                f"{child.name} crashed {CRASHES_MAX + 1} times within {WINDOW_S:.0f} s; the last "
                 f"one {ending}: see its messages above"
             )
-        _log.warning("%s (pid %d) %s: restarted in %.1f s", node.name, pid, ending, backoff_s)
+        _log.warning("%s (pid %d) %s: restarted in %.1f s", child.name, pid, ending, backoff_s)
 
-    def _start(self, node: NodeProcess) -> None:
+    def _start(self, child: NodeProcess | FetcherProcess) -> None:
         try:
-            node.start(self._board)
+            child.start(self._board)
         except OSError as error:
-            text = explain_start(node.name, error)
-            if error.errno not in TRANSIENT_ERRORS or not node.config.is_successor:
+            text = explain_start(child.name, error)
+            if error.errno not in TRANSIENT_ERRORS or not child.has_served:
                 raise ResourceError(text) from error
-            _log.warning("%s; trying again in %.1f s", text, node.schedule_restart())
+            _log.warning("%s; trying again in %.1f s", text, child.schedule_restart())
 
     def _end_all(self) -> None:
         """End all node processes in parallel; the drain, if there was one, is over."""
-        for node in self._nodes:
-            node.close_channel()
+        for child in self._children:
+            child.close_channel()
             if self._is_draining:
-                node.kill()
-        for node in self._nodes:
-            node.end()
+                child.kill()
+        for child in self._children:
+            child.end()
 
     def _announce(self) -> None:
         """Show where everything runs, and report readiness."""

@@ -21,7 +21,7 @@ from feeder import __version__
 from feeder.diagnosis.interval import HostInterval
 from feeder.diagnosis.verdict import Judge
 from feeder.host.processes import Busy
-from feeder.metrics.records import NodeRecord
+from feeder.metrics.records import NodeRecord, StoreRecord
 from feeder.metrics.report import (
     HistoryPoint,
     HostLoad,
@@ -67,7 +67,7 @@ _WARNINGS_MAX: Final = 64
 _WARNING_CHARS_MAX: Final = 512
 _UNDECIDED: Final = Verdict(kind="starting", text="starting: no snapshots yet", is_problem=False)
 
-_Timed = TypeVar("_Timed", NodeRecord, HostLoad)
+_Timed = TypeVar("_Timed", NodeRecord, HostLoad, StoreRecord)
 
 
 class HostWatch:
@@ -94,6 +94,7 @@ class HostWatch:
         self._look_s: float | None = None  # when to look for neighbours next, if at all
         self._judge = Judge()
         self._point_s = load.clock_s
+        self._stores: deque[StoreRecord] = deque(maxlen=_KEPT)
         self.due_s = load.clock_s
         """When to call ``turn``."""
         self.report = HostReport(
@@ -130,6 +131,13 @@ class HostWatch:
         recent.append(snapshot)
         if all(recent and recent[-1].clock_s > self.report.clock_s for recent in self._recent):
             self.due_s = 0.0
+
+    def take_store(self, record: StoreRecord) -> None:
+        """Keep a record of the fetcher; drop those of its predecessor or before a suspension."""
+        last = self._stores[-1] if self._stores else record
+        if record.pid != last.pid or record.clock_s - last.clock_s > GAP_S:
+            self._stores.clear()
+        self._stores.append(record)
 
     def turn(self, nodes: Sequence[NodeReport]) -> HostReport:
         """Make a new report, given each node process's without snapshots."""
@@ -193,11 +201,14 @@ class HostWatch:
             for node, recent in zip(report.nodes, self._recent, strict=True)
         )
         load_before = _at(self._loads, seconds)
-        return msgspec.structs.replace(report, nodes=nodes, load_before=load_before)
+        stores = {}
+        if self._stores:
+            stores = {"store": self._stores[-1], "store_before": _at(self._stores, seconds)}
+        return msgspec.structs.replace(report, nodes=nodes, load_before=load_before, **stores)
 
     def _own_pids(self) -> set[int]:
         """The processes of the daemon and its clients on this host."""
-        pids = {self.report.pid}
+        pids = {self.report.pid, *(record.pid for record in self._stores)}
         for recent in filter(None, self._recent):
             pids |= {recent[-1].pid, *(worker.pid for worker in recent[-1].workers)}
             for client in recent[-1].clients:

@@ -1,4 +1,4 @@
 """The files of a dataset, shards and manifest: written, read and verified.
 
-May import: errors, plan, process, jpeg.
+May import: errors, plan, process, jpeg, store.
 """

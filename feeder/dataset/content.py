@@ -14,12 +14,12 @@ The number of shards counts because the order of an epoch depends on it.
 import hashlib
 from collections.abc import Sequence
 from contextlib import closing
-from pathlib import Path
 from typing import Final
 
 import msgspec
 import numpy as np
 
+from feeder.dataset.files import DatasetFiles, Location, files_at
 from feeder.dataset.manifest import canonical_json
 from feeder.dataset.reader import ShardReader
 from feeder.plan.labels import LabelSpec
@@ -29,9 +29,14 @@ _PIECE_LABEL_BYTES: Final = 8 << 20
 
 
 def content_fingerprint(
-    shards: Sequence[Path], *, samples: int, labels: LabelSpec, classes: Sequence[str]
+    location: Location | DatasetFiles,
+    shards: Sequence[str],
+    *,
+    samples: int,
+    labels: LabelSpec,
+    classes: Sequence[str],
 ) -> str:
-    """Return the content fingerprint of the dataset with these ``shards``, in order.
+    """Return the content fingerprint of the dataset there with these ``shards``, in order.
 
     Reads their records and label rows, unchecked, in pieces of bounded size: 14 million samples
     take half a second and 10 MB. Raises DatasetError for a shard that cannot be read.
@@ -43,8 +48,9 @@ def content_fingerprint(
         "shards": len(shards),
     }
     content = hashlib.blake2b(canonical_json(description), digest_size=16)
-    for path in shards:
-        with closing(ShardReader(path)) as reader:
+    files = files_at(location)
+    for name in shards:
+        with closing(ShardReader(files.open(name))) as reader:
             label_bytes = reader.header.label_bytes
             label = (np.uint8, (label_bytes,)) if label_bytes else "<u4"
             piece = min(_PIECE_ROWS, _PIECE_LABEL_BYTES // max(1, label_bytes))

@@ -18,11 +18,14 @@ import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from feeder.errors import ResourceError
 from feeder.process.child import die_with_parent, start_python
 from feeder.process.regular_file import open_regular, read_regular
+
+if TYPE_CHECKING:
+    from feeder.dataset.files import Location
 
 ANSWER_DEADLINE_S: Final = 30.0
 """For each dataset; an automounter or a cold NFS mount takes seconds."""
@@ -32,13 +35,21 @@ _MANIFEST_BYTES_MAX: Final = 256 << 20
 _END_BYTES: Final = 4096
 
 
-def check_readable(folders: Mapping[str, Path], deadline_s: float = ANSWER_DEADLINE_S) -> None:
-    """Return once each dataset has answered; ResourceError names the first one that does not.
+def check_readable(
+    locations: "Mapping[str, Location]", deadline_s: float = ANSWER_DEADLINE_S
+) -> None:
+    """Return once each local dataset has answered; ResourceError names the first that does not.
 
-    ``folders`` maps the name of each dataset in messages to its folder.
+    ``locations`` has that of each dataset by its name in messages. Stores have deadlines of their
+    own.
     """
-    from feeder.dataset.manifest import MANIFEST_NAME  # here, to keep the child cheap
+    from feeder.dataset.files import local_folder  # here, to keep the child cheap
+    from feeder.dataset.manifest import MANIFEST_NAME
 
+    places = {name: local_folder(location) for name, location in locations.items()}
+    folders = {name: folder for name, folder in places.items() if folder is not None}
+    if not folders:
+        return
     manifests = [str(folder / MANIFEST_NAME) for folder in folders.values()]
     try:
         process = start_python(

@@ -19,13 +19,13 @@ from typing import Annotated, Any, Final, NoReturn
 import msgspec
 from msgspec import Meta
 
+from feeder.dataset.files import DatasetFiles, Location, files_at
 from feeder.dataset.format import other_version, shard_name
-from feeder.errors import ConfigError, DatasetError
+from feeder.errors import ConfigError, DatasetError, StoreError
 from feeder.plan.epoch import MAX_SHARDS, ShardLayout
 from feeder.plan.labels import INDEX_LABELS, LabelSpec
 from feeder.plan.permutation import MAX_SIZE
 from feeder.process.path_text import printable
-from feeder.process.regular_file import read_regular
 
 MANIFEST_NAME: Final = "manifest.json"
 QUARANTINE_NAME: Final = "quarantine.jsonl"
@@ -133,24 +133,33 @@ def canonical_json(value: object) -> bytes:
     return text.encode("ascii") + b"\n"
 
 
-def load_manifest(folder: Path) -> Manifest:
-    """Return the checked manifest of the dataset in ``folder``; DatasetError if it is invalid."""
-    return decode_manifest(read_manifest(folder), str(folder / MANIFEST_NAME))
+def load_manifest(location: Location | DatasetFiles) -> Manifest:
+    """Return the checked manifest of the dataset there; DatasetError if it is invalid."""
+    files = files_at(location)
+    return decode_manifest(read_manifest(files), files.locate(MANIFEST_NAME))
 
 
-def read_manifest(folder: Path) -> bytes:
-    """Return the bytes of the manifest in ``folder``; DatasetError if there is none to read."""
-    path = folder / MANIFEST_NAME
+def read_manifest(files: DatasetFiles) -> bytes:
+    """Return the bytes of the manifest; DatasetError if there is none to read, StoreError."""
+    where = files.locate(MANIFEST_NAME)
     try:
-        data = read_regular(path, _BYTES_MAX + 1)
+        data = files.read(MANIFEST_NAME, _BYTES_MAX + 1)
     except FileNotFoundError:
-        _raise_missing(folder)
+        _raise_missing(Path(files.where))
     except NotADirectoryError:
-        raise DatasetError(f"{folder} is a file: a dataset is a folder (feeder pack)") from None
+        raise DatasetError(
+            f"{files.where} is a file: a dataset is a folder (feeder pack)"
+        ) from None
     except OSError as error:
-        raise DatasetError(f"{path} cannot be read: {error.strerror}") from error
+        raise DatasetError(f"{where} cannot be read: {error.strerror}") from error
+    except StoreError as error:
+        if error.kind != "gone":
+            raise
+        raise StoreError(
+            "gone", f"{files.where} is not a dataset: it has no {MANIFEST_NAME} (feeder pack)"
+        ) from None
     if len(data) > _BYTES_MAX:
-        raise DatasetError(f"{path} is too large for a manifest; restore it or pack again")
+        raise DatasetError(f"{where} is too large for a manifest; restore it or pack again")
     return data
 
 

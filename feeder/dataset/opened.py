@@ -1,27 +1,29 @@
 """An open dataset: samples by id, read from shards that are opened on first use.
 
-Opening reads the manifest only. Memory is half a byte for each sample of the shards in use. Every
-read verifies that it returns what was packed (``proven_shard``), because a file may change under a
-process that has read it before.
+Opening reads the manifest only. Records and label rows are those of an index that was proven once
+(``proven_shard``) and is kept in memory (``proven_index``), blobs are compared with their records'
+checksums. So whatever happens to the files meanwhile, what is read is what was packed.
 """
 
 import contextlib
-from array import array
+import functools
 from collections import OrderedDict
 from collections.abc import Iterable
-from pathlib import Path
-from typing import NamedTuple, Protocol, Self
+from typing import Any, Literal, NamedTuple, Protocol, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
-from feeder.dataset.format import RECORD, checksum
+from feeder.dataset.files import DatasetFiles, Location, files_at
+from feeder.dataset.format import checksum
 from feeder.dataset.manifest import MANIFEST_NAME, Manifest, load_manifest
+from feeder.dataset.proven_index import ProvenIndex
 from feeder.dataset.proven_shard import ProvenShard
+from feeder.dataset.reader import ShardIndex
 from feeder.dataset.record_checks import find_inconsistent
 from feeder.errors import DatasetError, ResourceError, SampleError
 from feeder.plan.labels import NO_LABEL, LabelRows
-from feeder.process.path_text import printable
+from feeder.process.path_text import decode_name, printable
 
 _OPEN_SHARDS = 512  # half of the usual soft limit of 1024 descriptors a process
 
@@ -40,7 +42,7 @@ class Samples(Protocol):
     """Packed samples by id, as the sample path needs them; usually a ``Dataset``."""
 
     @property
-    def path(self) -> Path:
+    def where(self) -> str:
         """Their location, for messages."""
 
     def read_records(self, sample_ids: NDArray[np.int64]) -> NDArray[np.void]:
@@ -66,8 +68,11 @@ class Samples(Protocol):
 class Dataset:
     """A packed dataset, for one thread of one process; a context manager."""
 
-    def __init__(self, path: Path, manifest: Manifest, open_shards: int) -> None:
-        self.path = path
+    def __init__(
+        self, location: Location | DatasetFiles, manifest: Manifest, open_shards: int
+    ) -> None:
+        self._files = files_at(location)
+        self.where = self._files.where
         self.manifest = manifest
         self.content = manifest.content
         self.classes = manifest.classes
@@ -77,41 +82,41 @@ class Dataset:
         self._rows, self._long_shards = divmod(manifest.samples, len(manifest.shards))
         self._readers: OrderedDict[int, ProvenShard] = OrderedDict()
         self._readers_max = open_shards
-        self._block_hashes: dict[int, array[int]] = {}  # by shard, of all that were ever open
+        self._own: dict[int, ShardIndex] = {}  # proven, on its way into the index
+        self._last_index: tuple[int, ShardIndex] | None = None  # of this shard, for names
 
     @classmethod
     def open(
-        cls, path: Path, *, open_shards: int = _OPEN_SHARDS, fingerprint: str | None = None
+        cls, location: Location, *, open_shards: int = _OPEN_SHARDS, fingerprint: str | None = None
     ) -> Self:
-        """Open the dataset in folder ``path``, with at most ``open_shards`` descriptors at a time.
+        """Open the dataset in a folder or store, with at most ``open_shards`` open at a time.
 
         Raises DatasetError when it is missing, damaged, unfinished, of another version, or not the
         one whose manifest has ``fingerprint``.
         """
-        manifest = load_manifest(path)
+        files = files_at(location)
+        manifest = load_manifest(files)
         if fingerprint not in (None, manifest.fingerprint):
             raise DatasetError(
-                f"{path / MANIFEST_NAME} is of another dataset than the one that is served: its "
-                f"fingerprint is {manifest.fingerprint}, it was {fingerprint}; restore the old one "
-                "or restart the daemon"
+                f"{files.locate(MANIFEST_NAME)} is of another dataset than the one that is "
+                f"served: its fingerprint is {manifest.fingerprint}, it was {fingerprint}; restore "
+                "the old one or restart the daemon"
             )
-        return cls(path, manifest, open_shards)
+        return cls(files, manifest, open_shards)
+
+    @functools.cached_property
+    def index(self) -> ProvenIndex:
+        """The index of the shards used so far: this process's own, unless a shared one was set."""
+        return ProvenIndex(self.layout, self.labels.stored_bytes)
 
     def read_records(self, sample_ids: NDArray[np.int64]) -> NDArray[np.void]:
         """Return the records (n,) of dtype RECORD of the ids (n,), in the same order.
 
-        Raises SampleError that names the sample if its record has changed since its shard was
-        verified, or is inconsistent (``record_checks``), DatasetError that names the shard if it
-        cannot be opened, verified or read, ResourceError if too many files are open.
+        Raises SampleError that names the sample if its record is inconsistent (``record_checks``),
+        DatasetError that names the shard if it cannot be opened, verified or read, ResourceError if
+        too many files are open.
         """
-        shards, rows = self.layout.locate(sample_ids)
-        records = np.empty(len(sample_ids), RECORD)
-        view = records.view(np.uint8).data
-        size = RECORD.itemsize
-        for at, (shard, row) in enumerate(zip(shards.tolist(), rows.tolist(), strict=True)):
-            reader = self.open_shard(shard)
-            if not reader.copy_record(row, view[at * size : (at + 1) * size]):
-                raise self._replaced("record of", int(sample_ids[at]), reader.path)
+        records = self._read_rows(sample_ids, "records")
         inconsistent = find_inconsistent(records, self._record_labels)
         if inconsistent is not None:
             raise self._damaged(int(sample_ids[inconsistent]), "its record contradicts itself")
@@ -122,24 +127,42 @@ class Dataset:
     ) -> None:
         """Write the labels of ``read_records(sample_ids)`` into ``out`` (n, *labels.row_shape).
 
-        Raises SampleError that names the sample if its label row has changed since its shard was
-        verified; errors of a shard are those of ``read_records``.
+        Errors are those of a shard, as ``read_records`` raises them.
         """
         if self.labels.kind == "index":
             out[:] = records["label"]
         elif self.labels.kind == "none":
             out[:] = NO_LABEL
         else:
-            self.labels.decode_rows(self._read_label_rows(sample_ids), out)
+            self.labels.decode_rows(self._read_rows(sample_ids, "label_rows"), out)
 
-    def _read_label_rows(self, sample_ids: NDArray[np.int64]) -> NDArray[np.uint8]:
-        stored = np.empty((len(sample_ids), self.labels.stored_bytes), np.uint8)
+    def _read_rows(
+        self, sample_ids: NDArray[np.int64], what: Literal["records", "label_rows"]
+    ) -> NDArray[Any]:
         shards, rows = self.layout.locate(sample_ids)
-        for at, (shard, row) in enumerate(zip(shards.tolist(), rows.tolist(), strict=True)):
-            reader = self.open_shard(shard)
-            if not reader.copy_label_row(row, stored[at].data):
-                raise self._replaced("label row of", int(sample_ids[at]), reader.path)
-        return stored
+        if self._own:
+            self._own = {n: own for n, own in self._own.items() if not self.index.is_here[n]}
+        missing = self.index.is_here[shards] == 0  # before their rows are read
+        found: NDArray[Any] = getattr(self.index, what).take(sample_ids, axis=0)
+        if missing.any():
+            for shard in np.unique(shards[missing]).tolist():
+                wanted = shards == shard
+                found[wanted] = getattr(self._prove(shard), what)[rows[wanted]]
+        return found
+
+    def _prove(self, shard: int) -> ShardIndex:
+        own = self._own.get(shard)
+        if own is None:
+            own = self._read_index(shard)
+            self.index.add(shard, own)
+            if not self.index.is_here[shard]:
+                self._own[shard] = own
+        return own
+
+    def _read_index(self, shard: int) -> ShardIndex:
+        if self._last_index is None or self._last_index[0] != shard:
+            self._last_index = shard, self.open_shard(shard).prove_index()
+        return self._last_index[1]
 
     def find_blobs(
         self, sample_ids: NDArray[np.int64], records: NDArray[np.void]
@@ -159,7 +182,7 @@ class Dataset:
             reader = self.open_shard(shard)
             if not reader.holds_blob(offset, blob_bytes):
                 raise self._damaged(sample_id, "its record points out of the shard")
-            reader.read_ahead(offset, blob_bytes)
+            reader.file.read_ahead(offset, blob_bytes)
             locations.append(BlobLocation(sample_id, shard, offset, blob_bytes, expected))
         return locations
 
@@ -173,7 +196,7 @@ class Dataset:
         blob = into.data[:blob_bytes]
         if len(blob) < blob_bytes:
             raise ValueError(f"the scratch holds {len(blob)} bytes, the blob has {blob_bytes}")
-        self.open_shard(shard).read_into(offset, blob)
+        self.open_shard(shard).file.read_into(offset, blob)
         if checksum(blob) != expected:
             raise self._damaged(sample_id, "its checksum does not match")
         return blob
@@ -190,12 +213,15 @@ class Dataset:
                 rows = min(end - first, self.manifest.shards[shard].samples - row)
                 with contextlib.suppress(DatasetError, ResourceError, OSError):
                     reader = self.open_shard(shard)
-                    (reader.read_ahead if needed else reader.drop)(*reader.extent(row, rows))
+                    ends = self._read_rows(np.array([first, first + rows - 1]), "records")
+                    start, last = np.minimum(ends["offset"], reader.header.records_offset).tolist()
+                    size_bytes = last + int(ends["blob_bytes"][1]) - start
+                    (reader.file.read_ahead if needed else reader.file.drop)(start, size_bytes)
                 first += rows
 
-    def shard_path(self, sample_id: int) -> Path:
-        """Return the file of the shard that holds a sample."""
-        return self.path / self.manifest.shards[self._locate(sample_id)[0]].name
+    def shard_path(self, sample_id: int) -> str:
+        """Return the path or URL of the shard that holds a sample."""
+        return self._files.locate(self.manifest.shards[self._locate(sample_id)[0]].name)
 
     def describe(self, sample_id: int) -> str:
         """Return e.g. ``sample 17 (n01440764/x.JPEG) in shard-00003.fds``, for messages.
@@ -216,14 +242,17 @@ class Dataset:
     def read_name(self, sample_id: int) -> str:
         """Return the name that the sample's source had, as ``path_text.decode_name`` returns it.
 
-        Raises IndexError for an id that the dataset has not; errors of a shard are those of
+        Reads and verifies the whole index of its shard, unless the name before was from it. Raises
+        IndexError for an id that the dataset has not; errors of a shard are those of
         ``read_records``.
         """
         shard, row = self._locate(sample_id)
-        reader, record = self.open_shard(shard), np.empty(1, RECORD)
-        if not reader.copy_record(row, record.view(np.uint8).data):
-            raise self._replaced("record of", sample_id, reader.path)
-        return reader.read_name(record[0])
+        index = self._read_index(shard)
+        record = index.records[row]
+        if int(record["name_offset"]) + int(record["name_bytes"]) > len(index.names):
+            path = self.shard_path(sample_id)
+            raise DatasetError(f"{path} has a record whose name is out of the file")
+        return decode_name(index.name(record))
 
     def close(self) -> None:
         """Close all shards."""
@@ -254,23 +283,17 @@ class Dataset:
             return reader
         while len(self._readers) >= self._readers_max:
             self._readers.popitem(last=False)[1].close()
-        entry, hashes = self.manifest.shards[shard], self._block_hashes.get(shard)
         reader = self._readers[shard] = ProvenShard(
-            self.path, entry, shard, hashes, label_bytes=self.labels.stored_bytes
+            self._files,
+            self.manifest.shards[shard],
+            shard,
+            label_bytes=self.labels.stored_bytes,
         )
-        self._block_hashes[shard] = reader.block_hashes
         return reader
-
-    def _replaced(self, what: str, sample_id: int, shard: Path) -> SampleError:
-        return SampleError(
-            f"the {what} sample {sample_id} in {shard} is not the one that was packed: run "
-            f"`feeder verify {self.path}`, then restore the shard or pack again",
-            sample_id,
-        )
 
     def _damaged(self, sample_id: int, what: str) -> SampleError:
         return SampleError(
-            f"{self.describe(sample_id)} of {self.path} is damaged ({what}): run "
-            f"`feeder verify {self.path}`, then restore the shard or pack again",
+            f"{self.describe(sample_id)} of {self.where} is damaged ({what}): run "
+            f"`feeder verify {self.where}`, then restore the shard or pack again",
             sample_id,
         )

@@ -6,26 +6,35 @@ count from zero. The attributes of all classes but HostInterval are fields of th
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property
 from operator import attrgetter
 from typing import Final, TypeVar
 
-from feeder.metrics.fields import growth, merged
+from feeder.metrics.fields import grown, growth, merged
 from feeder.metrics.records import (
     OTHER_JOBS,
     OTHERS,
+    REFRESH,
     CacheRecord,
     ClientRecord,
     JobRecord,
     NodeRecord,
     SlotSeconds,
+    StoreRecord,
     WorkerRecord,
 )
 from feeder.metrics.report import HostLoad, HostReport
 
 SHORTEST_S: Final = 1e-3
 """Over less time nothing has a rate, so that rates are finite."""
+
+QUIET_S: Final = 3.0
+"""A fetcher, which sends two records a second, has no rates if it has sent none for so long."""
+
+EXPIRES_SOON_S: Final = 300.0
+"""Credentials are refreshed earlier than this before they expire, unless they live for minutes
+only (``feeder.store.credentials``)."""
 
 _Rate = Callable[[float], float]
 _Record = TypeVar("_Record", ClientRecord, JobRecord)
@@ -159,6 +168,16 @@ class NodeInterval:
         self.jobs = [JobInterval(job, total.batches, rate) for job, total in jobs]
         self.slots = _mean_slots(done.slots, rate)
         self.cache_hit_share = done.cache.hits / looked_up if looked_up else None
+        # Of datasets in stores: batches whose samples came to be on disk, and those of them that
+        # found them there at once.
+        first, last = before.fetch_s, now.fetch_s
+        self.fetched_batches = grown(sum(first.counts), sum(last.counts))
+        self.warm_batches = grown(sum(first.counts[:1]), sum(last.counts[:1]))
+        # The mean number that waited for samples: by the waits that have ended, some of which began
+        # before the interval, or by those that have not.
+        still = float(min(before.fetching_batches, now.fetching_batches))
+        waiting = max(still, rate(grown(first.total_s, last.total_s)))
+        self.fetching_batches = min(waiting, float(sum(client.window for client in clients)))
         self.own_cpus = rate(done.own_cpu_s)  # with the threads of its sockets
         self.loop_cpus = rate(done.loop_cpu_s)  # its event loop: one thread
         self.silences = done.silences
@@ -169,6 +188,43 @@ class NodeInterval:
     def busy_share(self) -> float:
         """A share of its workers' time."""
         return self.busy_workers / max(1, self.worker_count)
+
+
+class StoreInterval:
+    """The fetcher, the disk cache, and the batches that need samples from it."""
+
+    def __init__(
+        self, before: StoreRecord, now: StoreRecord, nodes: Sequence[NodeInterval], clock_s: float
+    ) -> None:
+        """``clock_s`` is the time of the report."""
+        self.quiet_s = max(0.0, clock_s - now.clock_s)  # since its last record
+        if self.quiet_s > QUIET_S:
+            before = now
+        done, rate = growth(before, now), _rate(now.clock_s - before.clock_s)
+        self.bytes_a_s = rate(done.fetched_bytes)
+        self.requests_a_s = rate(done.requests)
+        self.retries = {name: n for name, n in done.retries.items() if n and name != REFRESH}
+        self.transfers = now.transfers
+        self.used_bytes = now.used_bytes
+        self.budget_bytes = now.budget_bytes
+        self.full_bytes = now.full_bytes
+        self.evicted_bytes_a_s = rate(done.evicted_bytes)
+        self.cpus = rate(done.cpu_s)
+        self.expires_in_s = now.expires_in_s if now.expires_in_s >= 0 else None
+        self.is_refresh_failing = (
+            0 <= now.expires_in_s < EXPIRES_SOON_S and now.retries.get(REFRESH, 0) > 0
+        )
+        # Mean number of batches that waited for samples, and the share that found theirs on disk.
+        self.waiting_batches = sum(node.fetching_batches for node in nodes)
+        fetched = sum(node.fetched_batches for node in nodes)
+        warm = sum(node.warm_batches for node in nodes)
+        self.warm_share = min(1.0, warm / fetched) if fetched else None
+
+    @property
+    def repeats(self) -> str:
+        """Requests that were repeated, by reason, the most frequent first: throttled 9, reset 1."""
+        rows = sorted(self.retries.items(), key=lambda row: -row[1])
+        return ", ".join(f"{reason} {number:,}" for reason, number in rows)
 
 
 class ClientRow:
@@ -222,6 +278,10 @@ class HostInterval:
         self.workers_by_silence = sorted(workers, key=lambda pair: pair[1].state != "silent")
         self.slots = merged([SlotSeconds(), *(node.slots for node in self.nodes)])  # mean numbers
         self.cache = merged([CacheRecord(), *(node.cache for node in self.records)])
+        self.store: StoreInterval | None = None  # None where no dataset is in a store
+        if (record := report.store) is not None:
+            first = report.store_before or record
+            self.store = StoreInterval(first, record, self.nodes, report.clock_s)
         # A client of two node processes is there twice.
         self.node_clients = tuple(client for node in self.nodes for client in node.clients)
         self.by_client = _grouped(self.node_clients, "account", "name")
@@ -233,6 +293,7 @@ class HostInterval:
         self.feeder_cpus = (
             sum(node.busy_workers * node.cpu_share for node in self.nodes)
             + sum(node.own_cpus for node in self.nodes)
+            + (self.store.cpus if self.store else 0.0)
             + sum(max(client.cpus * client.is_local for client in group) for group in groups)
         )
         self.neighbour_cpus = max(0.0, self.machine.busy_cpus - self.feeder_cpus)

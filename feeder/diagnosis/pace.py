@@ -7,9 +7,16 @@ not hold. ``part`` of each threshold suffices: less than 1 while the verdict is 
 from collections import defaultdict
 from typing import Final
 
-from feeder.diagnosis.facts import Facts, Finding, and_more, name_client, round_estimate
-from feeder.diagnosis.interval import ClientInterval
-from feeder.metrics.figures import megabytes, percent, plural
+from feeder.diagnosis.facts import (
+    WAITS_MEAN,
+    Facts,
+    Finding,
+    and_more,
+    name_client,
+    round_estimate,
+)
+from feeder.diagnosis.interval import QUIET_S, ClientInterval, StoreInterval
+from feeder.metrics.figures import duration, megabytes, percent, plural, rate
 from feeder.metrics.records import OTHERS
 
 # Shares of the workers' time. Between two chunks a worker waits for the node process, which shares
@@ -21,6 +28,12 @@ LITTLE_BUSY: Final = 0.3
 # percent; the node process and clients on the workers' CPUs take some.
 BLOCKED: Final = 0.3
 RUN_DELAYED: Final = 0.2
+
+# Of the batches that waiting clients want: those that wait for samples. Where workers are not the
+# bottleneck, the others are with their clients.
+FETCHING: Final = 0.3
+EVICTED: Final = 0.5  # of the bytes fetched: what was kept is displaced
+DISK_FULL: Final = 0.9  # of the budget
 
 THROTTLED: Final = 0.1
 MEMORY_PRESSURE: Final = 0.2  # of the time: memory is being reclaimed or swapped in
@@ -101,6 +114,67 @@ def memory_short(facts: Facts, part: float) -> Finding:
         f"again after their eviction, {facts.waits}; more memory, a smaller decoded cache "
         "(decoded_bytes), or smaller windows"
     )
+
+
+def cache_small(facts: Facts, part: float) -> Finding:
+    """Batches wait for the store while the disk cache evicts what it will need again."""
+    store, longer = _awaited_store(facts, part), facts.longer.store
+    if store is None or longer is None:
+        return None
+    is_full = store.used_bytes >= DISK_FULL * store.budget_bytes
+    if not is_full or longer.evicted_bytes_a_s <= part * EVICTED * longer.bytes_a_s:
+        return None
+    full = store.full_bytes
+    if 0 < full <= store.budget_bytes:  # what is evicted is not this host's
+        return None
+    warm = longer.warm_share
+    found = f", {percent(warm)} of batches found their samples in it" if warm is not None else ""
+    could = _with_samples_on_disk(facts)
+    return (
+        f"the disk cache is full, {megabytes(store.used_bytes)} of "
+        f"{megabytes(store.budget_bytes)}, and evicts {megabytes(longer.evicted_bytes_a_s)}/s "
+        f"while {megabytes(longer.bytes_a_s)}/s come from the store{found}, {facts.waits}, "
+        f"{facts.busy}; cache.disk_bytes for all that this host owns"
+        f"{f', {megabytes(full)},' if full else ''} would {_give(could)}, or more feeders"
+    ), could
+
+
+def store_bound(facts: Facts, part: float) -> Finding:
+    """Batches wait for samples from the store, and workers for batches."""
+    store = _awaited_store(facts, part)
+    if store is None:
+        return None
+    batches = f"{store.waiting_batches:.1f} batches wait for samples from the store"
+    if store.quiet_s > QUIET_S:
+        return (
+            f"{batches}, and the fetcher has sent nothing for {duration(store.quiet_s)}, "
+            f"{facts.waits}; its last messages are in the daemon's log"
+        )
+    could = _with_samples_on_disk(facts)
+    is_small = store.evicted_bytes_a_s or store.full_bytes > store.budget_bytes
+    larger = ", a larger cache.disk_bytes" if is_small else ""
+    return (
+        f"{batches} at {megabytes(store.bytes_a_s)}/s and {rate(store.requests_a_s)} requests/s, "
+        f"{plural(store.transfers, 'transfer')} in flight"
+        f"{f', repeated: {store.repeats}' if store.retries else ''}, {facts.waits}, {facts.busy}; "
+        f"`feeder cache fetch` before the job would {_give(could)}, else a faster network or store"
+        f"{larger} or more feeders"
+    ), could
+
+
+def _awaited_store(facts: Facts, part: float) -> StoreInterval | None:
+    """The store, if batches wait for their samples and nothing on this host holds them up."""
+    store = facts.store
+    if store is None or facts.busy_share >= ALWAYS_BUSY or facts.throttled_share >= THROTTLED:
+        return None
+    waiting = (c for c in facts.node_clients if (c.wait_share or 0.0) >= part * WAITS_MEAN)
+    wanted = sum(client.wanted for client in waiting)
+    return store if store.waiting_batches > part * FETCHING * wanted else None
+
+
+def _with_samples_on_disk(facts: Facts) -> float:
+    """What workers that never lack a batch would make."""
+    return facts.delivered(facts.at_most(1.0 / max(0.02, facts.busy_share)))
 
 
 def io_bound(facts: Facts, part: float) -> Finding:

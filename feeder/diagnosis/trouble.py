@@ -24,6 +24,7 @@ _MENDS: Final = {
     "bad-sample": "find all damaged samples with `feeder verify`, and pack the dataset again",
     "unreadable": "check its folder with `feeder verify`",
     "stalled-storage": "check the disk or file system that its folder is on",
+    "store": "",  # its line says what to do
 }
 
 
@@ -114,10 +115,11 @@ def failing_batches(facts: Facts, _part: float) -> Finding:
     if last.reason == "dataset":
         return last.message
     mend = _MENDS.get(last.reason, "the daemon's log has each failure")
+    message = f"{last.message[:200]}; {mend}" if mend else last.message
     failed = sum(failure.batches for failure in failing if failure.dataset == last.dataset)
     return (
         f"{plural(failed, 'batch')} of dataset {last.dataset} could not be made, the last one "
-        f"{last.ago_s:.0f} s ago ({last.reason}): {last.message[:200]}; {mend}"
+        f"{last.ago_s:.0f} s ago ({last.reason}): {message}"
     )
 
 

@@ -4,7 +4,7 @@
                 batches fail
     no work     nobody is connected, or nobody requests anything
     no waits    the clients set the pace (client-bound), or both sides keep up (healthy)
-    waits       why: one client takes all; storage, quota, neighbours; cache, memory, CPU;
+    waits       why: one client takes all; store, storage, quota, neighbours; cache, memory, CPU;
                 network, dispatch; or nothing here, so the clients request too little at a time
 
 The order is from the specific to the general. A worker that waits for storage is also busy, so
@@ -31,8 +31,9 @@ _TROUBLES: Final = (
 
 _CONDITIONS: Final = (
     *_TROUBLES, pace.idle, pace.healthy, pace.client_bound, pace.greedy_client, pace.memory_short,
-    pace.io_bound, pace.quota_bound, pace.neighbour_bound, pace.cache_bound, pace.memory_bound,
-    pace.compute_bound, pace.network_bound, pace.dispatch_bound, pace.window_bound,
+    pace.cache_small, pace.store_bound, pace.io_bound, pace.quota_bound, pace.neighbour_bound,
+    pace.cache_bound, pace.memory_bound, pace.compute_bound, pace.network_bound,
+    pace.dispatch_bound, pace.window_bound,
 )  # fmt: skip
 
 

@@ -44,6 +44,12 @@ def note(name: str, what: str, detail: str) -> Finding:
     return Finding(name, "note", what, detail)
 
 
+def format_size(size_bytes: int) -> str:
+    if size_bytes >= 1 << 30:
+        return f"{size_bytes / 2**30:,.1f} GiB"
+    return f"{size_bytes / 2**20:.3g} MiB" if size_bytes else "none"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Processor:
     """The CPUs of the machine. ``cores`` and ``threads`` are None where sysfs shows no siblings."""
@@ -151,6 +157,19 @@ class DatasetPlace:
     source: str
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DiskCachePlace(DatasetPlace):
+    """Where the disk cache of datasets in object stores is, or would be."""
+
+    problem: str = ""  # why none can be kept there, as a clause
+    free_bytes: int | None = None
+    used_bytes: int = 0  # by the samples in it
+    full_bytes: int = 0  # of all samples of the datasets in it
+    budget_bytes: int = 0  # cache.disk_bytes; 0: all room that there is
+    write_bytes_a_s: float | None = None
+    read_bytes_a_s: float | None = None
+
+
 @dataclass(frozen=True, slots=True)
 class BusyProcess:
     """A process that is not Feeder's, and how many CPUs it uses."""
@@ -211,6 +230,7 @@ class Machine:
     clock: Clock = Clock()
     load: Load = Load()
     datasets: tuple[DatasetPlace, ...] = ()
+    disk_cache: DiskCachePlace | None = None
     daemons: tuple[int, ...] = ()  # process numbers of ``feeder serve`` on this machine
     libraries: Libraries = field(default_factory=Libraries)
     unreadable: tuple[str, ...] = ()  # kernel files that cannot be parsed, a line each

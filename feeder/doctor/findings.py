@@ -5,7 +5,17 @@ import shlex
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
-from feeder.doctor.facts import DatasetPlace, Finding, Machine, SwapDevice, error, note, warning
+from feeder.doctor.disk_cache import check_disk_cache
+from feeder.doctor.facts import (
+    DatasetPlace,
+    Finding,
+    Machine,
+    SwapDevice,
+    error,
+    format_size,
+    note,
+    warning,
+)
 from feeder.doctor.hardware_findings import (
     check_clock,
     check_cpu_count,
@@ -122,14 +132,8 @@ def _check_swap(machine: Machine) -> Iterator[Finding]:
 
 
 def _describe_swap(devices: Sequence[SwapDevice]) -> str:
-    size = _format_size(sum(device.size_bytes for device in devices))
-    return f"{size}, {_format_size(sum(device.used_bytes for device in devices))} in use"
-
-
-def _format_size(size_bytes: int) -> str:
-    if size_bytes >= 1 << 30:
-        return f"{size_bytes / 2**30:,.1f} GiB"
-    return f"{size_bytes / 2**20:.3g} MiB" if size_bytes else "none"
+    size = format_size(sum(device.size_bytes for device in devices))
+    return f"{size}, {format_size(sum(device.used_bytes for device in devices))} in use"
 
 
 def _check_remote_datasets(machine: Machine) -> Iterator[Finding]:
@@ -285,6 +289,7 @@ _CHECKS: Final[Sequence[Callable[[Machine], Iterator[Finding]]]] = (
     check_governors,
     _check_swap,
     _check_remote_datasets,
+    check_disk_cache,
     check_nodes,
     check_cpu_count,
     check_clock,

@@ -10,7 +10,7 @@ from typing import Final
 from feeder.doctor.facts import Finding, Governor, Machine, note, warning
 
 _IMAGE_BYTES: Final = 224 * 224 * 3
-_IMAGES_PER_CORE: Final = 1_636  # daemon to client over tcp, docs/performance.md
+IMAGES_PER_CORE: Final = 1_636  # daemon to client over tcp, docs/performance.md
 
 _SLOW_GOVERNORS: Final = {"powersave", "ondemand", "conservative", "schedutil", "userspace"}
 _OWN_POLICY: Final = ("intel_pstate", "amd-pstate-epp")
@@ -188,8 +188,8 @@ def check_devices(machine: Machine) -> Iterator[Finding]:
     allowed, cores = machine.allowed.count, machine.processor.cores
     workers = min(allowed, cores or allowed)  # threads of a core share what it makes
     most = sum(speeds) * 1_000_000 // 8 // _IMAGE_BYTES
-    if speeds and all(speeds) and most < workers * _IMAGES_PER_CORE:
-        need = max(1, round(most / _IMAGES_PER_CORE))
+    if speeds and all(speeds) and most < workers * IMAGES_PER_CORE:
+        need = max(1, round(most / IMAGES_PER_CORE))
         yield note(
             "card-bandwidth",
             f"the network carries at most {most:,} images/s of 224 px ({sum(speeds):,} Mb/s); "

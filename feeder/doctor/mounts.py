@@ -41,7 +41,7 @@ def read_places(files: KernelFiles, datasets: Sequence[Path]) -> tuple[DatasetPl
     """The place of each dataset; none if its mount is not known."""
     return tuple(
         DatasetPlace(path=str(path), mount=str(mount.point), kind=mount.kind, source=mount.source)
-        for path, _, mount in _locate(files, datasets)
+        for path, _, mount in locate(files, datasets)
     )
 
 
@@ -51,7 +51,7 @@ def check_datasets(files: KernelFiles, datasets: Sequence[Path]) -> None:
     A path is looked up below the process's root without its links, because the kernel would follow
     an absolute link from this process's root.
     """
-    for dataset, resolved, mount in _locate(files, datasets):
+    for dataset, resolved, mount in locate(files, datasets):
         if may_hang(mount.kind):
             continue
         try:
@@ -67,7 +67,7 @@ def check_datasets(files: KernelFiles, datasets: Sequence[Path]) -> None:
             ) from None
 
 
-def _locate(
+def locate(
     files: KernelFiles, datasets: Sequence[Path]
 ) -> Iterator[tuple[Path, PurePosixPath, Mount]]:
     """Yield each dataset with its path without links and its mount, if that is known."""

@@ -11,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
+from feeder.doctor.disk_cache import read_disk_cache
 from feeder.doctor.facts import BusyProcess, Libraries, Machine
 from feeder.doctor.kernel_files import KernelFiles
 from feeder.doctor.mounts import read_places
@@ -38,14 +39,20 @@ _LOOK_S: Final = 0.3
 
 
 def read_machine(
-    root: Path, datasets: Sequence[Path] = (), process: str = "self", *, is_brief: bool = False
+    root: Path,
+    datasets: Sequence[Path] = (),
+    process: str = "self",
+    *,
+    disk_cache: tuple[Path, int] | None = None,
+    is_brief: bool = False,
 ) -> Machine:
     """All facts about the machine with /proc and /sys below ``root``.
 
     CPU mask, cgroup and limits are those of ``process``, a folder in its /proc; the libraries are
-    always this process's. With ``is_brief``, in a few ms, those that are worth a warning when
-    ``feeder serve`` starts: its node processes have loaded the libraries, and
-    ``daemon.node_plan``, which knows the configuration, looks at open files.
+    always this process's; ``disk_cache`` is its folder and ``cache.disk_bytes``. With ``is_brief``,
+    in a few ms, those that are worth a warning when ``feeder serve`` starts: its node processes
+    have loaded the libraries, and ``daemon.node_plan``, which knows the configuration, looks at
+    open files.
     """
     files = KernelFiles(root, process)
     is_here = root == Path("/") and not is_brief  # a copy of another machine's /proc stands still
@@ -67,6 +74,9 @@ def read_machine(
         return machine
     libraries = read_libraries()  # takes time enough for another look
     ours, daemons, swapped_bytes = read_processes(files)
+    place = None
+    if disk_cache is not None:
+        place = read_disk_cache(files, *disk_cache, is_here=is_here)
     load = read_load(files)
     if is_here:
         time.sleep(max(0.0, began_s + _LOOK_S - time.monotonic()))
@@ -79,6 +89,7 @@ def read_machine(
         accelerators=read_accelerators(files),
         memory=replace(machine.memory, feeder_swapped_bytes=swapped_bytes),
         limits=read_limits(files),
+        disk_cache=place,
         daemons=daemons,
         load=load,
         libraries=libraries,

@@ -8,7 +8,15 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
-from feeder.doctor.facts import UNLIMITED, Finding, Libraries, Load, Machine, Memory
+from feeder.doctor.facts import (
+    UNLIMITED,
+    DiskCachePlace,
+    Finding,
+    Libraries,
+    Load,
+    Machine,
+    Memory,
+)
 from feeder.doctor.findings import find_all
 from feeder.doctor.mounts import describe_detour
 from feeder.doctor.read_machine import read_machine
@@ -115,6 +123,8 @@ def list_facts(machine: Machine) -> Iterator[tuple[str, str]]:
     for place in machine.datasets:
         detour = describe_detour(place.kind, place.source)
         yield "dataset", _join(f"{place.path}: {place.kind} at {place.mount}", detour)
+    if machine.disk_cache is not None:
+        yield "disk cache", _describe_disk_cache(machine.disk_cache)
     yield from _list_libraries(machine.libraries)
     if machine.daemons:
         numbers = [str(number) for number in machine.daemons]
@@ -204,6 +214,22 @@ def _list_memory(memory: Memory) -> Iterator[tuple[str, str]]:
 
 def _allow(limit_bytes: int | None) -> str:
     return "" if limit_bytes is None else f"; the cgroup allows {_size(limit_bytes)}"
+
+
+def _describe_disk_cache(cache: DiskCachePlace) -> str:
+    free, used = _size(cache.free_bytes), _size(cache.used_bytes or None)
+    speeds = ""
+    if cache.write_bytes_a_s is not None and cache.read_bytes_a_s is not None:
+        write, read = cache.write_bytes_a_s / 1e6, cache.read_bytes_a_s / 1e6
+        speeds = f"writes {write:,.0f} MB/s, reads {read:,.0f} MB/s"
+    return _join(
+        f"{cache.path}: {cache.kind} at {cache.mount}",
+        describe_detour(cache.kind, cache.source),
+        f"{used} used" if used else "",
+        f"{free} free" if free else "",
+        f"up to {_size(cache.budget_bytes)}" if cache.budget_bytes else "",
+        speeds,
+    )
 
 
 def _list_libraries(libraries: Libraries) -> Iterator[tuple[str, str]]:

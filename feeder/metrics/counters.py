@@ -10,7 +10,7 @@ from typing import Any, Final, TypeAlias
 
 from msgspec import Struct, field
 
-from feeder.metrics.fields import counter, gauge, trouble
+from feeder.metrics.fields import counter, gauge, seconds, trouble
 
 Reasons: TypeAlias = Counter[str]
 """Counts by reason."""
@@ -80,7 +80,7 @@ class SessionCounters(Struct, kw_only=True):
     batches_released: int = counter("Batches that clients gave back.")
     batches_failed: Reasons = _by(
         "Batches that could not be made, by reason.",
-        "bad-sample resource stalled-storage unreadable worker-died",
+        "bad-sample resource stalled-storage store unreadable worker-died",
     )
     """Unreadable: a shard or a manifest; resource: memory or descriptors."""
     bad_samples: int = trouble("Different samples that were found damaged.")
@@ -129,12 +129,23 @@ class WorkerCounters(Struct, kw_only=True):
     """turbojpeg: images that Feeder's own decoder left to TurboJPEG."""
 
 
+class CopyCounters(Struct, kw_only=True):
+    blobs_sent: int = counter("Samples sent to other feeders, as packed.")
+    blobs_sent_bytes: int = counter("Bytes of samples sent to other feeders.")
+    blobs_missed: int = counter("Samples that other feeders requested and that were not here.")
+    blobs_refused: int = counter(
+        "Requests of other feeders refused, as reading for them had its share of the workers' time."
+    )
+    blobs_read_s: float = seconds("Time of workers in reading for other feeders.")
+
+
 class LogCounters(Struct, kw_only=True):
     log_lines_dropped: int = trouble("Log lines that were dropped because nothing read them.")
     log_lines_limited: int = trouble("Log lines that were suppressed because they repeated.")
 
 
 GROUPS: Final = (
-    NodeStatus, SessionCounters, SocketCounters, ClaimCounters, WorkerCounters, LogCounters
+    NodeStatus, SessionCounters, SocketCounters, ClaimCounters, WorkerCounters, CopyCounters,
+    LogCounters
 )  # fmt: skip
 """All that ``NodeRecord.counters`` has besides the rows of NodeRecord itself."""

@@ -6,6 +6,7 @@ Counters are since the subject started (of a client: its sessions); rates come f
 """
 
 from bisect import bisect_left
+from collections import Counter
 from typing import Annotated, ClassVar, Final, Literal
 
 from msgspec import Meta, Struct, field
@@ -27,6 +28,16 @@ BOUNDS_S: Final = (
 )  # fmt: skip
 """Upper bounds of a histogram's buckets, inclusive; one more bucket has no upper bound. A chunk
 takes 30 ms, a batch that waits for its turn a second."""
+
+STORE_RETRIES: Final = ("unreachable", "timeout", "server", "throttled", "reset", "short")
+REFRESH: Final = "credentials"
+"""The reason of retries that stands for a refresh of the credentials that failed."""
+STORE_FAILURES: Final = (
+    "gone", "denied", "expired", "changed", *STORE_RETRIES, "unknown", "damaged", "disk-full",
+    "disk-read-only", "disk-failing"
+)  # fmt: skip
+
+PEER_FAILURES: Final = ("away", "rate", "refused", "damaged")
 
 
 class Histogram(Struct, kw_only=True):
@@ -160,6 +171,63 @@ class CacheRecord(Struct, kw_only=True):
     moved_bytes: Total = counter("Bytes of pixels read from the decoded cache or written to it.")
 
 
+class StoreRecord(Struct, kw_only=True):
+    """A daemon's fetcher: what it got from object stores, and the disk cache that it fills."""
+
+    METRICS: ClassVar[str] = "store_"
+
+    pid: Total = 0
+    clock_s: Seconds = 0.0  # when this was sent, on the machine's monotonic clock
+    cpu_s: Seconds = seconds("CPU time of the fetcher.", "fetcher_cpu_seconds")
+    fetched_bytes: Total = counter("Bytes that came from object stores.")
+    pieces: Total = counter("Pieces fetched, whole or their missing part.")
+    blobs: Total = counter("Samples fetched, those of pieces included.")
+    requests: Total = counter("Requests to object stores, repeated ones included.")
+    retries: Annotated[dict[Label, Total], Meta(max_length=32)] = counter(
+        "Requests to object stores that were repeated, by reason.",
+        label="reason",
+        values=(*STORE_RETRIES, REFRESH),
+        start=Counter,
+    )
+    damaged: Total = fields.trouble("Samples that came from the store with a wrong checksum.")
+    peer_requests: Total = counter("Requests for samples to other feeders.")
+    peer_blobs: Total = counter("Samples that came from other feeders.")
+    peer_bytes: Total = counter("Bytes that came from other feeders.")
+    peer_failures: Annotated[dict[Label, Total], Meta(max_length=8)] = counter(
+        "Requests to other feeders that failed, and samples that came damaged, by reason.",
+        label="reason",
+        values=PEER_FAILURES,
+        start=Counter,
+    )
+    failures: Annotated[dict[Label, Total], Meta(max_length=32)] = counter(
+        "Requests of batches for samples that could not be had, by reason.",
+        label="reason",
+        values=STORE_FAILURES,
+        start=Counter,
+        is_trouble=True,
+    )
+    waiting: Total = gauge("Batches that wait for samples from the store.")
+    queued_pieces: Total = gauge("Pieces that are to be fetched ahead.")
+    transfers: Total = gauge("Transfers in flight.")
+    used_bytes: Total = gauge("Bytes of the disk cache, all datasets.", "disk_cache_used_bytes")
+    budget_bytes: Total = gauge("Bytes that the disk cache may take.", "disk_cache_budget_bytes")
+    full_bytes: Total = gauge(
+        "Bytes of all samples that this host owns; 0 while that is unknown.",
+        "disk_cache_full_bytes",
+    )
+    evicted_pieces: Total = counter("Pieces evicted.", "disk_cache_evicted_pieces")
+    evicted_bytes: Total = counter("Bytes freed by evictions.", "disk_cache_evicted_bytes")
+    over_budget: Total = fields.trouble(
+        "Times that waiting batches took the cache past its budget."
+    )
+    expires_in_s: float = gauge(
+        "Until the credentials in use expire, 0 once they have; -1 where that is unknown.",
+        "credentials_expire_seconds",
+        start=-1.0,
+        merge=min,
+    )
+
+
 class NodeRecord(Struct, kw_only=True):
     FLAT: ClassVar[tuple[str, ...]] = (
         "images", "batches", "stages", "cache", "silences", "workers_killed", "worker_restarts"
@@ -206,6 +274,12 @@ class NodeRecord(Struct, kw_only=True):
     """The part of its event loop, which is one thread."""
     chunk_s: Histogram = fields.histogram(
         "From a chunk's dispatch to its last row.", "chunk_duration_seconds", start=Histogram
+    )
+    fetching_batches: Total = gauge("Batches that wait for samples from a store.")
+    fetch_s: Histogram = fields.histogram(
+        "From a batch's request until its samples were on disk.",
+        "fetch_duration_seconds",
+        start=Histogram,
     )
     batch_s: Histogram = fields.histogram(
         "From a batch's request to its last row.", "batch_duration_seconds", start=Histogram

@@ -11,15 +11,15 @@ from msgspec import Meta, Struct
 
 from feeder.metrics import fields
 from feeder.metrics.fields import Label, Seconds, ShortText, Total, counter, gauge, seconds
-from feeder.metrics.records import NodeRecord
+from feeder.metrics.records import NodeRecord, StoreRecord
 
 VERDICT_CHARS_MAX: Final = 400
 
 VerdictKind = Literal[
     "node-down", "draining", "stalled-storage", "silent-worker", "packing", "failing-batches",
     "silent-client", "starting", "idle", "client-bound", "healthy", "greedy-client", "memory-short",
-    "io-bound", "quota-bound", "neighbour-bound", "cache-bound", "memory-bound", "compute-bound",
-    "network-bound", "dispatch-bound", "window-bound"
+    "cache-small", "store-bound", "io-bound", "quota-bound", "neighbour-bound", "cache-bound",
+    "memory-bound", "compute-bound", "network-bound", "dispatch-bound", "window-bound"
 ]  # fmt: skip
 
 
@@ -128,6 +128,9 @@ class HostReport(Struct, frozen=True, kw_only=True):
     neighbours: Annotated[tuple[Neighbour, ...], Meta(max_length=8)] = ()
     """Those that use most CPU time, as far as /proc shows them; looked for only while the verdict
     is neighbour-bound, or about to be."""
+    store: StoreRecord | None = None
+    """The fetcher's latest record; None where no dataset is in a store."""
+    store_before: StoreRecord | None = None
     verdict: Verdict
     history: Annotated[tuple[HistoryPoint, ...], Meta(max_length=1024)] = ()
     """Oldest first."""

@@ -34,6 +34,7 @@ from feeder.metrics.records import (
     CacheRecord,
     JobRecord,
     NodeRecord,
+    StoreRecord,
     WorkerRecord,
 )
 from feeder.metrics.report import HostLoad, HostReport, NodeReport, ServedDatasetReport, Verdict
@@ -114,6 +115,8 @@ def _describe(report: HostReport, places: defaultdict[int, list[int]]) -> Iterat
     nodes = {(str(node.number),): node.now for node in report.nodes if node.now is not None}
     yield from families(NodeRecord, ("node",), nodes)
     yield from families(CacheRecord, ("node",), {label: n.cache for label, n in nodes.items()})
+    stores = {} if report.store is None else {(): report.store}
+    yield from families(StoreRecord, (), stores)
     for kind in GROUPS:
         groups = {label: unflatten(kind, node.counters) for label, node in nodes.items()}
         yield from families(kind, ("node",), groups)

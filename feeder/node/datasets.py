@@ -16,8 +16,9 @@ import numpy as np
 from feeder.dataset.first_read import check_readable
 from feeder.dataset.loss import describe_loss
 from feeder.dataset.opened import Dataset
+from feeder.disk_cache.cached import CachedDataset, read_origin
 from feeder.errors import DatasetError
-from feeder.process.path_text import path_from_bytes
+from feeder.process.path_text import path_from_bytes, printable
 from feeder.sample.cache_plan import DecodedSize, aligned_bytes
 from feeder.session.admission import ServedDataset
 from feeder.wire.messages import MAX_CLASSES, MAX_CLASSES_BYTES, MAX_TEXT_CHARACTERS
@@ -29,7 +30,7 @@ _MEASURED_RECORDS: Final = 512
 """Their mean is within 3 % of that of all: ImageNet's sizes have a deviation of half the mean."""
 
 _TYPICAL_PICTURE_BYTES: Final = 800_000
-"""ImageNet's; used if no record of a dataset can be read."""
+"""ImageNet's; used if the first records of a dataset cannot be read."""
 
 _log = logging.getLogger(__name__)
 
@@ -56,6 +57,7 @@ class NodeDatasets:
         self.deadline_s = float("inf")
         """When ``run_due`` is due."""
         self._on_mended = on_mended
+        self._sources = sources
         self._failed: dict[str, DatasetSource] = {}
         if is_successor:  # else the supervisor has just checked
             folders = {name: path_from_bytes(source.folder) for name, source in sources.items()}
@@ -65,7 +67,7 @@ class NodeDatasets:
         for name, source in sources.items():
             try:
                 with _open(source) as dataset:
-                    self.served[name] = describe_dataset(dataset)
+                    self.served[name] = describe_dataset(dataset, _find_store(source))
                     self.sizes[name] = measure_pictures(dataset)
             except DatasetError as error:
                 if not is_successor:
@@ -75,6 +77,14 @@ class NodeDatasets:
                 self._failed[name] = source
                 self.deadline_s = 0.0
                 _log.error("%s", self.served[name])
+
+    def open_cached(self) -> dict[str, CachedDataset]:
+        """Open the cached datasets among the served ones, by name; the caller closes them."""
+        return {
+            name: CachedDataset.open(path_from_bytes(source.folder))
+            for name, source in self._sources.items()
+            if source.is_cached and isinstance(self.served[name], ServedDataset)
+        }
 
     def run_due(self, now_s: float) -> None:
         """Try to open one that could not be opened, every RETRY_S."""
@@ -91,7 +101,14 @@ def _open(source: DatasetSource) -> Dataset:
     return Dataset.open(path_from_bytes(source.folder), fingerprint=source.fingerprint)
 
 
-def describe_dataset(dataset: Dataset) -> ServedDataset:
+def _find_store(source: DatasetSource) -> str:
+    """The URL of a cached dataset, as far as messages have room for it; "" for others."""
+    if not source.is_cached:
+        return ""
+    return printable(read_origin(path_from_bytes(source.folder)).url)[:MAX_TEXT_CHARACTERS]
+
+
+def describe_dataset(dataset: Dataset, store: str = "") -> ServedDataset:
     """What sessions need of it; DatasetError if its class names do not fit into a Welcome."""
     classes = tuple(map(escape_surrogates, dataset.classes))
     longest = max(map(len, classes), default=0)
@@ -102,7 +119,7 @@ def describe_dataset(dataset: Dataset) -> ServedDataset:
         or total_bytes > MAX_CLASSES_BYTES
     ):
         raise DatasetError(
-            f"{dataset.path} cannot be served: {len(classes):,} class names of up to {longest:,} "
+            f"{dataset.where} cannot be served: {len(classes):,} class names of up to {longest:,} "
             f"characters, {total_bytes / 1e6:.1f} MB in all; the limits are {MAX_CLASSES:,} "
             f"of {MAX_TEXT_CHARACTERS:,}, {MAX_CLASSES_BYTES / 1e6:.1f} MB in all: pack it with "
             "shorter names"
@@ -112,6 +129,7 @@ def describe_dataset(dataset: Dataset) -> ServedDataset:
         classes=classes,
         layout=dataset.layout,
         labels=dataset.labels,
+        store=store,
         loss=describe_loss(dataset.manifest),
     )
 
@@ -119,13 +137,11 @@ def describe_dataset(dataset: Dataset) -> ServedDataset:
 def measure_pictures(dataset: Dataset) -> DecodedSize:
     """Estimate a dataset's decoded size from its first records, which packing has shuffled.
 
-    Stops at the first damaged record: each further read from its shard would check the whole shard
-    again, and the damage is reported when a chunk is filled.
+    Takes the typical size where they are damaged, which is reported when a chunk is filled.
     """
-    sizes_bytes: list[int] = []
+    picture_bytes: float = _TYPICAL_PICTURE_BYTES
     with contextlib.suppress(DatasetError):
-        for sample_id in range(min(_MEASURED_RECORDS, dataset.layout.samples)):
-            record = dataset.read_records(np.array([sample_id]))[0]
-            sizes_bytes.append(aligned_bytes(4 * int(record["width"]) * int(record["height"])))
-    mean_bytes = sum(sizes_bytes) / len(sizes_bytes) if sizes_bytes else _TYPICAL_PICTURE_BYTES
-    return DecodedSize(samples=dataset.layout.samples, picture_bytes=mean_bytes)
+        ids = np.arange(min(_MEASURED_RECORDS, dataset.layout.samples))
+        sides = dataset.read_records(ids)[["width", "height"]].tolist()
+        picture_bytes = sum(aligned_bytes(4 * width * height) for width, height in sides) / len(ids)
+    return DecodedSize(samples=dataset.layout.samples, picture_bytes=picture_bytes)

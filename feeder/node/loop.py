@@ -26,6 +26,7 @@ from feeder.metrics.records import CacheRecord
 from feeder.node.claim_listener import ClaimListener
 from feeder.node.datasets import NodeDatasets
 from feeder.node.endpoint import parse_endpoint
+from feeder.node.fetches import Fetches
 from feeder.node.messages import (
     Drain,
     Neighbours,
@@ -45,9 +46,11 @@ from feeder.process.path_text import printable
 from feeder.process.stop_signals import SignalWakeup
 from feeder.sample.cache_file import DecodedCache
 from feeder.sample.cache_plan import plan_cache
+from feeder.session.admission import ServedDataset
 from feeder.session.events import DrainAsked
 from feeder.session.table import SessionTable
 from feeder.wire.messages import NodeIdentity
+from feeder.worker.index_memory import IndexMemory
 
 INCARNATION_BITS: Final = 63
 _DRAIN_RECHECK_S: Final = 0.01
@@ -85,7 +88,7 @@ class NodeLoop:
         """Bind the endpoints and open the datasets; ``run`` starts and ends the workers.
 
         ``board`` is the descriptor of the supervisor's. ``warnings`` become part of the report to
-        the supervisor. ``stack`` ends the workers, then closes the sockets and the cache.
+        the supervisor. ``stack`` ends the workers, then closes the sockets and memories.
         """
         self._config = config
         self._control = control
@@ -109,6 +112,14 @@ class NodeLoop:
             stack.callback(cache.close)
             full_bytes = int(sum(size.total_bytes for size in datasets.sizes.values()))
             record.cache = CacheRecord(budget_bytes=plan.total_bytes, full_bytes=full_bytes)
+        indexes = IndexMemory(
+            {
+                name: (dataset.layout, dataset.labels.stored_bytes)
+                for name, dataset in datasets.served.items()
+                if isinstance(dataset, ServedDataset)
+            }
+        )
+        stack.callback(indexes.close)
         self._poll_set = PollSet()
         self._poll_set.add(self._wakeup.fileno(), self._on_signal)
         self._poll_set.add(control.fileno(), self._on_control)
@@ -120,6 +131,7 @@ class NodeLoop:
             self._poll_set,
             self._on_worker,
             record,
+            indexes,
             None if cache is None else cache.fileno(),
         )
         stack.callback(self._pool.close)
@@ -132,6 +144,8 @@ class NodeLoop:
             placement_warnings=len(warnings),
             library_warnings=len(library_warnings()),
         )
+        fetches = Fetches(datasets.open_cached(), config.fetcher, self._poll_set)
+        stack.callback(fetches.close)
         self._service = NodeService(
             SessionTable(datasets.served, config.limits, record, config.weights),
             self._router,
@@ -139,10 +153,12 @@ class NodeLoop:
             self._pool,
             self._status,
             cache=cache,
+            fetches=fetches,
             board=board,
         )
+        fetches.report = self._service.apply
         self._snapshots = Snapshots(self._service, control, log)
-        self._poll_set.timed += [self._snapshots, self._service.names, datasets, self]
+        self._poll_set.timed += [self._snapshots, self._service.names, datasets, fetches, self]
 
     def _open_sockets(self, stack: contextlib.ExitStack) -> None:
         config = self._config

@@ -47,6 +47,8 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True, tag=True, array_like
     """By account and job; a weight of 1 is left out."""
     decoded_bytes: int
     """Budget of the decoded cache; 0 is none."""
+    fetcher: bytes = b""
+    """Where the fetcher listens, if a dataset is a cached one."""
     nodes: int
     """How many node processes the daemon has."""
     secret_key: bytes

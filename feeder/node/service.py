@@ -17,13 +17,15 @@ from feeder.metrics.counters import NodeStatus
 from feeder.metrics.fields import Counters, flatten
 from feeder.metrics.hangs import CATCH_UP_S, SUSPENDED_S
 from feeder.metrics.report import VERDICT_CHARS_MAX
+from feeder.node.blob_requests import BlobRequests
 from feeder.node.claim_listener import ClaimListener
 from feeder.node.clients import Clients
+from feeder.node.fetches import Fetches
 from feeder.node.messages import Board, read_board
 from feeder.node.name_requests import NameRequests
 from feeder.node.router import Router
 from feeder.node.slot_store import SlotStore
-from feeder.node.worker_pool import PoolEvent, WorkerPool
+from feeder.node.worker_pool import BlobsArrived, PoolEvent, WorkerPool
 from feeder.process import log_lines
 from feeder.process.path_text import printable
 from feeder.remedies import lift_limit
@@ -35,6 +37,7 @@ from feeder.session.state import Session
 from feeder.session.table import SessionTable
 from feeder.wire.chunk_work import Fill, FillFailed
 from feeder.wire.messages import (
+    BlobsRequest,
     ClientMessage,
     Hello,
     HostStats,
@@ -68,6 +71,7 @@ class NodeService:
         status: NodeStatus,
         *,
         cache: DecodedCache | None = None,
+        fetches: Fetches,
         board: int,
     ) -> None:
         """Serve with the workers of ``pool``, which report through ``on_worker``.
@@ -90,11 +94,13 @@ class NodeService:
         status.cache_budget_bytes = 0 if cache is None else cache.plan.total_bytes
         status.datasets_failed = sum(isinstance(d, str) for d in table.datasets.values())
         self._slots = SlotStore()
+        self.fetches = fetches
         self.clients = Clients(router, self._on_message)
         self._board_fd = board
         self._board = Board()
         self.read_board()
         self.names = NameRequests(table.datasets, pool, self.clients.send)
+        self._blobs = BlobRequests(table.datasets, fetches.find_there, pool, table.watch, router)
         self._open: dict[int, OpenSession] = {}  # sent to each new worker
         self.started_s = time.monotonic()
         self._turned_s = 0.0
@@ -148,6 +154,10 @@ class NodeService:
                         self._send_chunk(instruction, now_s)
                     case events.ReturnSlot(session, slot):
                         pending += self._slots.want_back(session, slot, now_s)
+                    case events.FetchSamples(batch):
+                        pending += self.fetches.begin(batch)
+                    case events.LetGo(fetch):
+                        self.fetches.let_go(fetch)
                     # Those above for each batch, those below now and then.
                     case events.OpenSlots(opened):
                         pending.append(self._open_slots(opened))
@@ -161,7 +171,10 @@ class NodeService:
                         if self._open.pop(session, None) is not None:
                             for worker in self.pool.numbers:
                                 self.pool.send(worker, CloseSession(session=session))
+                        self.fetches.end_session(session)
                         pending += self._slots.want_back(session, None, now_s)
+                    case events.CheckSamples(fetch, chunk):
+                        self.fetches.check(fetch, chunk)
                     case events.LogEnd(ended, how):
                         log_session_end(ended, how, self.table.limits.lease_s)
                     case events.LogSilence(chunk) | events.LogProgress(chunk):
@@ -212,8 +225,12 @@ class NodeService:
                     self.pool.send(worker, message, self._slots.memories[session].fileno())
             case events.WorkerLost(worker):
                 self.names.on_lost(worker)
+                self._blobs.on_lost(worker)
             case NamesRead():
                 self.names.on_read(report, now_s)
+                return
+            case BlobsArrived(read, fd):
+                self._blobs.on_read(read, fd)
                 return
         self.apply([report], now_s)
 
@@ -232,6 +249,9 @@ class NodeService:
                 return
             case NamesRequest():
                 self.names.add(peer, message, self.table.watch.stalled_names, now_s)
+                return
+            case BlobsRequest():
+                self._blobs.add(peer, message, now_s)
                 return
             case HostStatsRequest():
                 self.read_board()
@@ -265,6 +285,7 @@ class NodeService:
             self.router.counters,
             self._claim_listener.counters,
             self.pool.counters,
+            self._blobs.counters,
             log_lines.counters,
         )
 

@@ -122,6 +122,7 @@ class Snapshots:
         )
         record.sent_bytes = service.router.counters.bytes_sent
         record.queued_batches = table.queued_batches
+        record.fetching_batches = len(table.fetching)
         record.chunks_in_flight = table.dispatcher.chunks_in_flight
         record.stalled_datasets = tuple(map(_label, sorted(table.watch.stalled_names)[:_DATASETS]))
         record.failures = describe_failures(table, now_s)

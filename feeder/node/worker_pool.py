@@ -10,12 +10,13 @@ most. A killed worker that does not end, because its read does not return, is le
 
 import functools
 import logging
+import os
 import signal
 import subprocess
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 
@@ -32,11 +33,15 @@ from feeder.remedies import TRANSIENT_ERRORS, explain_start
 from feeder.session.events import WorkerJoined, WorkerLost, WorkerReleased
 from feeder.wire.agreement import Agreement, Producer
 from feeder.wire.chunk_work import Filled, FillFailed
+from feeder.worker.index_memory import IndexMemory
 from feeder.worker.messages import (
+    BlobsRead,
     CannotStart,
     Configure,
+    IndexProven,
     NamesRead,
     NodeToWorker,
+    ShareIndexes,
     Started,
     WorkerToNode,
 )
@@ -68,7 +73,16 @@ class _Worker:
         return self.up_s < float("inf")
 
 
-PoolEvent = WorkerJoined | WorkerLost | WorkerReleased | Filled | FillFailed | NamesRead
+class BlobsArrived(NamedTuple):
+    """What a worker read for another feeder; whoever handles it closes the descriptor."""
+
+    read: BlobsRead
+    fd: int | None
+
+
+PoolEvent = (
+    WorkerJoined | WorkerLost | WorkerReleased | Filled | FillFailed | NamesRead | BlobsArrived
+)
 
 
 class WorkerPool:
@@ -81,12 +95,14 @@ class WorkerPool:
         poll_set: PollSet,
         report: Callable[[PoolEvent, float], None],
         record: NodeRecord,
+        indexes: IndexMemory,
         cache_fd: int | None = None,
     ) -> None:
         """Nothing runs before ``start``; events go to ``report``; counts in ``record``.
 
         ResourceError is raised where workers that test themselves crash before the first one has
-        come up. ``cache_fd`` is the decoded cache of ``configure``; it stays the caller's to close.
+        come up. ``indexes`` is the memory for those of datasets, ``cache_fd`` the decoded cache of
+        ``configure``; both stay the caller's to close.
         """
         self.record = record
         self.counters = WorkerCounters()
@@ -94,6 +110,7 @@ class WorkerPool:
         self._configure = configure
         self._poll_set = poll_set
         self._report = report
+        self._indexes = indexes
         self._cache_fd = cache_fd
         self._workers: dict[int, _Worker] = {}
         self._held: dict[int, subprocess.Popen[bytes]] = {}  # killed, but held by the kernel
@@ -208,11 +225,13 @@ class WorkerPool:
         self._workers[worker.number] = worker
         self._poll_set.add(channel.fileno(), functools.partial(self._read, worker))
         self.send(worker.number, self._configure, self._cache_fd)
+        share = ShareIndexes(starts=self._indexes.starts)
+        self.send(worker.number, share, self._indexes.fileno())
 
     def _read(self, worker: _Worker, now_s: float) -> None:
         """Raises the error of a worker that cannot start, unless another has come up."""
         try:
-            message = worker.channel.receive()
+            message, fd = worker.channel.receive_with_fd()
         except ChannelClosedError:
             self._reap(worker, now_s)
             return
@@ -229,6 +248,11 @@ class WorkerPool:
                 self._report(message, now_s)
             case FillFailed() | NamesRead():
                 self._report(message, now_s)
+            case BlobsRead():
+                self._report(BlobsArrived(message, fd), now_s)
+            case IndexProven(dataset, shard):
+                assert fd is not None, "its rows come with it"
+                self._take_index(dataset, shard, fd)
             case Started():
                 name = f"worker {worker.number}"
                 self._agreement.check(Producer(name, message.self_test, message.libraries))
@@ -244,6 +268,15 @@ class WorkerPool:
                 if not self._crashed_starts:  # the first of a row
                     what = "ends" if worker.is_up else "cannot start"
                     _log.warning("worker %d %s: %s", worker.number, what, message.message)
+
+    def _take_index(self, dataset: str, shard: int, fd: int) -> None:
+        try:
+            self._indexes.take(dataset, shard, fd)
+        except OSError as error:
+            text = "each worker keeps its own copy of the index of shard %d of dataset %s: %s"
+            _log.warning(text, shard, dataset, error.strerror)
+        finally:
+            os.close(fd)
 
     def _reap(self, worker: _Worker, now_s: float, grace_s: float = _EXIT_GRACE_S) -> None:
         """Reap a worker or leave it to the kernel, and plan its successor.

@@ -21,7 +21,7 @@ from feeder.errors import ConfigError, DatasetError
 from feeder.pack.items import SourceItems
 from feeder.pack.label_reading import LabelReading
 from feeder.plan.labels import LabelKind, LabelSpec
-from feeder.process.path_text import path_from_text, printable
+from feeder.process.path_text import printable
 from feeder.source.label_files.tables import read_class_names
 from feeder.source.listing import CLASSES_MAX
 from feeder.source.raw_labels import Form, stored_values
@@ -132,7 +132,7 @@ def _find_classes(
         )
     given = None
     if spec.class_names_file and spec.kind != "imagenet-val":  # which translates its numbers by it
-        given = read_class_names(path_from_text(spec.class_names_file))
+        given = read_class_names(spec.class_names_file)
     names: Mapping[Any, str] = {key: str(key) for key in used}
     if not reading.is_named:
         names = _name_numbers(items, reading, spec, [*map(int, used)], given, known)

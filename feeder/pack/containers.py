@@ -2,13 +2,13 @@
 
 A list that an earlier run completed is used again if its container still has the same stamp.
 Folders have none and are listed again by each run. Many large containers are listed by worker
-processes (see task_pool).
+processes (see task_pool). Those in a store are fetched first (see feeder.source.fetch).
 """
 
 import json
 import os
 import stat
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Final
@@ -18,23 +18,25 @@ import msgspec
 from feeder.dataset.manifest import canonical_json
 from feeder.errors import DatasetError
 from feeder.pack.progress import ProgressLine
-from feeder.pack.task_pool import Report, run_tasks
+from feeder.pack.task_pool import Message, Report, run_tasks
+from feeder.pack.work_folder import SPEC_NAME
 from feeder.process.output_file import write_output
 from feeder.process.path_text import encode_name, path_from_text, path_to_text
 from feeder.process.regular_file import read_regular
+from feeder.source.fetch import fetch_container, forget_copies, look_at_all, state_room
 from feeder.source.item_bytes import SNIFF_BYTES, SourceError, sniff_file, sniff_format
 from feeder.source.listing import (
     ItemListing,
     ListedItems,
-    Progress,
+    fetched_path,
     forget_list,
     list_path,
     read_listed,
 )
+from feeder.source.location.objects import retries, take_retries
 from feeder.source.location.storage import check_listed, stamp_path, stamp_status
 from feeder.source.source import Item, Source, SourceSpec, open_source
 
-SPEC_NAME: Final = "source.json"
 _SPEC_BYTES_MAX: Final = 256 << 20
 _INLINE_BYTES_MAX: Final = 64 << 20  # starting worker processes takes longer than listing this
 _CHUNK: Final = 1 << 14
@@ -52,22 +54,33 @@ def list_source(
         return read_lists(work_folder, range(len(spec.containers)))
     if find_spec(work_folder) != spec:
         forget_containers(work_folder)
-    stamps = [_stamp(path_from_text(container)) for container in spec.containers]
-    todo = []
+    stamps = _stamp_all(spec)
+    todo, copies = [], []
     for number, (container, stamp) in enumerate(zip(spec.containers, stamps, strict=True)):
         listed = read_listed(work_folder, number)
         known = None if listed is None else (listed.container, listed.stamp)
+        is_lost = False
+        if spec.is_fetched and not (listed and listed.spilled_bytes):
+            copies.append(fetched_path(work_folder, container, stamp[1]))
+            is_lost = not copies[-1].exists()
         # labels in a file of their own may have changed while the container has not
-        if stamp == _FOLDER or spec.labels_file or known != (container, stamp):
+        if stamp == _FOLDER or spec.labels_file or known != (container, stamp) or is_lost:
             forget_list(work_folder, number)
             todo.append(number)
+    forget_copies(work_folder, copies)
     if not todo:
         return read_lists(work_folder, range(len(spec.containers)))
     write_spec(work_folder, spec)
-    progress.begin("listing", "items", None)
     workers = min(jobs, len(todo))  # one would list no faster than this process
+    is_small = sum(stamps[number][0] for number in todo) <= _INLINE_BYTES_MAX
+    if spec.is_fetched:
+        is_small = False  # but each one takes the time of its requests
+        missing = {spec.containers[number]: stamps[number] for number in todo}
+        all_bytes = sum(size for size, _ in stamps)
+        progress.note(state_room(work_folder, spec.location, missing, all_bytes, workers))
+    progress.begin("listing", "items", None)
     try:
-        if workers == 1 or sum(stamps[number][0] for number in todo) <= _INLINE_BYTES_MAX:
+        if workers == 1 or is_small:
             with closing(open_source(spec, path_to_text(work_folder))) as source:
                 for number in todo:
                     _list_one(source, spec, work_folder, number, progress.add)
@@ -79,6 +92,7 @@ def list_source(
             ) as messages:
                 for message in messages:
                     progress.count(message)
+                    retries.update(message.get("retries", {}))
     finally:
         progress.clear()
     return read_lists(work_folder, range(len(spec.containers)))
@@ -134,28 +148,54 @@ class Task(msgspec.Struct, frozen=True, kw_only=True):
     container: int
 
 
-def perform(setup: Setup, task: Task, report: Report) -> None:
-    """List one container, in a worker process; reports "count"."""
+def perform(setup: Setup, task: Task, report: Report) -> Message:
+    """List one container, in a worker process; reports "count", "bytes", and "retries"."""
     work_folder = path_from_text(setup.work_folder)
     spec = read_spec(work_folder)
     with closing(open_source(spec, setup.work_folder)) as source:
-        _list_one(source, spec, work_folder, task.container, lambda n: report.add(count=n))
+        _list_one(
+            source,
+            spec,
+            work_folder,
+            task.container,
+            lambda count, size_bytes=0: report.add(count=count, bytes=size_bytes),
+        )
+    return {"retries": take_retries()}
 
 
 def _list_one(
-    source: Source, spec: SourceSpec, work_folder: Path, number: int, progress: Progress
+    source: Source,
+    spec: SourceSpec,
+    work_folder: Path,
+    number: int,
+    progress: Callable[..., None],
 ) -> None:
+    """List a container; ``progress`` is called with numbers of items, and of bytes fetched."""
     container = spec.containers[number]
-    stamp = _stamp(path_from_text(container))
+    copy = None
+    if spec.is_fetched:
+        copy, stamp = fetch_container(work_folder, container, lambda size: progress(0, size))
+    else:
+        stamp = _stamp(path_from_text(container))
     with ItemListing(
         work_folder,
         number,
         label_kind=spec.label_kind,
         progress=progress,
-        stamp=None if stamp == _FOLDER else stamp[1],
+        stamp=None if copy is not None or stamp == _FOLDER else stamp[1],
+        copy=copy,
     ) as listing:
         source.list_items(number, listing)
-        listing.finish(container, stamp)
+        listed = listing.finish(container, stamp)
+    if copy is not None and listed.spilled_bytes:
+        copy.unlink()
+
+
+def _stamp_all(spec: SourceSpec) -> list[tuple[int, int]]:
+    """Size and stamp of each container; zeros for a folder."""
+    if not spec.is_remote:
+        return [_stamp(path_from_text(container)) for container in spec.containers]
+    return [_FOLDER] if spec.is_loose else look_at_all(spec.containers)
 
 
 def _stamp(path: Path) -> tuple[int, int]:
@@ -180,8 +220,11 @@ def is_image(work_folder: Path, spec: SourceSpec, item: Item) -> bool:
 
 
 def check_source(spec: SourceSpec, lists: Sequence[ListedItems], progress: ProgressLine) -> None:
-    """Raise SourceChangedError unless every file is still the one that was listed."""
-    if spec.kind == "samples":  # which have no files
+    """Raise SourceChangedError unless every file is still the one that was listed.
+
+    An object need not be: a request returns all of it in one version, whose stamp was compared.
+    """
+    if spec.kind == "samples" or spec.is_remote:  # samples have no files
         return
     total = len(lists[0].rows) if spec.is_loose else len(lists)
     progress.begin("comparing", "files", total)

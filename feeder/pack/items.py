@@ -68,7 +68,12 @@ class SourceItems:
             int(record["offset"]),
             int(record["size_bytes"]),
             decode_name(name),
+            self.stamp(record),
         )
+
+    def stamp(self, record: np.void) -> int | None:
+        """The stamp of the file that an item is read from; None: any."""
+        return int(record["stamp"]) or self.lists[int(record["container"])].listed.stamp[1] or None
 
     def order(self, selected: NDArray[np.int64], seed: int) -> NDArray[np.int64]:
         """Sort ``selected`` rows (n,) into packing order."""

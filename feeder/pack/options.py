@@ -10,6 +10,7 @@ from typing import Any, Final
 from feeder.convert.decode_picture import WHITE_U16
 from feeder.convert.lossy import SubsamplingName
 from feeder.convert.prepare import SourceOptions
+from feeder.dataset.files import Location
 from feeder.dataset.manifest import QUARANTINE_NAME
 from feeder.errors import ConfigError, DatasetError
 from feeder.jpeg.recode import TILE_WIDTHS_PX
@@ -45,7 +46,7 @@ class PackOptions:
     strict: bool = False
     max_bad: str = "5%"
     apply_exif: bool = False  # as torchvision
-    classes_of: Path | None = None  # a packed dataset whose classes and labels this one takes
+    classes_of: Location | None = None  # a packed dataset whose classes and labels this one takes
     split: SplitOptions | None = None
     max_side: int | None = None
     quality: int | None = None  # None: only what must be re-encoded is, at 95 and 4:4:4
@@ -123,6 +124,11 @@ class PackOptions:
             way = f"leave them out with --max-bad {count}"
         more = f" or more: {plural(untried, 'image is', 'images are')} not tried yet"
         return f"repair or remove them, or {way}{more if untried else ''}"
+
+    @property
+    def split_text(self) -> str:
+        """What a resumed packing must have in common with this; empty for all items."""
+        return "" if self.split is None else self.split.describe()
 
     @property
     def conversion(self) -> SourceOptions:

@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 
 from feeder.convert.decode_picture import WHITE_U16
 from feeder.dataset.content import content_fingerprint
+from feeder.dataset.files import LocalShard, Location, files_at
 from feeder.dataset.format import checksum
 from feeder.dataset.manifest import (
     MANIFEST_NAME,
@@ -44,7 +45,6 @@ from feeder.pack.work_folder import (
     encode_quarantine,
 )
 from feeder.process.output_file import fsync_folder, write_output
-from feeder.process.regular_file import read_regular
 from feeder.survey.duplicates import find_duplicates, write_duplicates
 from feeder.survey.numbers import plural
 from feeder.survey.page import SURVEY_NAME, write_survey
@@ -164,7 +164,7 @@ def balance_parts(
 
 
 def _copy_rows(work: WorkFolder, path: Path, first: int, count: int, writer: ShardWriter) -> None:
-    with closing(ShardReader(path)) as reader:
+    with closing(ShardReader(LocalShard(path))) as reader:
         index = reader.read_index()
         if not index.is_intact:
             raise work.damaged(path)
@@ -196,7 +196,11 @@ def publish_shards(
         draft,
         shards=tuple(map(_read_entry, paths)),
         content=content_fingerprint(
-            paths, samples=draft.samples, labels=draft.labels, classes=draft.classes
+            destination,
+            [path.name for path in paths],
+            samples=draft.samples,
+            labels=draft.labels,
+            classes=draft.classes,
         ),
     ).sealed()
     problem = manifest.inconsistency()
@@ -215,11 +219,11 @@ def publish_shards(
 
 
 def _read_entry(path: Path) -> ShardEntry:
-    with closing(ShardReader(path)) as reader:
+    with closing(ShardReader(LocalShard(path))) as reader:
         return ShardEntry(
             name=path.name,
             samples=reader.header.samples,
-            bytes=reader.file_bytes,
+            bytes=reader.file.size_bytes,
             index_xxh3=f"{reader.header.index_checksum:016x}",
         )
 
@@ -228,18 +232,19 @@ def count_classes(dataset: Path, manifest: Manifest) -> NDArray[np.int64]:
     """Count the samples of each class, (classes,); zeros if labels are no classes."""
     counts = np.zeros(len(manifest.classes), np.int64)
     for entry in manifest.shards if manifest.labels.kind == "index" else ():
-        with closing(ShardReader(dataset / entry.name)) as reader:
+        with closing(ShardReader(LocalShard(dataset / entry.name))) as reader:
             counts += np.bincount(reader.read_index().records["label"], minlength=len(counts))
     return counts
 
 
-def read_quarantine(dataset: Path) -> list[QuarantineEntry]:
+def read_quarantine(location: Location) -> list[QuarantineEntry]:
     """Read the quarantine list of a dataset; DatasetError if it is damaged."""
-    path = dataset / QUARANTINE_NAME
+    files = files_at(location)
+    where = files.locate(QUARANTINE_NAME)
     try:
-        lines = read_regular(path, QUARANTINE_BYTES_MAX).splitlines()
+        lines = files.read(QUARANTINE_NAME, QUARANTINE_BYTES_MAX).splitlines()
         return [msgspec.convert(json.loads(line), QuarantineEntry) for line in lines]
     except OSError as error:
-        raise DatasetError(f"{path} cannot be read: {error.strerror}") from error
+        raise DatasetError(f"{where} cannot be read: {error.strerror}") from error
     except ValueError as error:
-        raise DatasetError(f"{path} is damaged ({error}); restore it or pack again") from None
+        raise DatasetError(f"{where} is damaged ({error}); restore it or pack again") from None

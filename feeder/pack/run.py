@@ -17,32 +17,41 @@ import itertools
 import os
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from feeder.dataset.files import Location
 from feeder.dataset.manifest import MANIFEST_NAME, Manifest, load_manifest, samples_in_shard
-from feeder.errors import ConfigError, DatasetError
+from feeder.errors import ConfigError, DatasetError, SourceChangedError, StoreError
 from feeder.jpeg.libraries import library_warnings
 from feeder.pack.classes import ClassPlan, plan_classes
-from feeder.pack.containers import check_labels, check_source, is_image, list_source, stamp_labels
+from feeder.pack.containers import (
+    check_labels,
+    check_source,
+    find_spec,
+    is_image,
+    list_source,
+    stamp_labels,
+)
 from feeder.pack.items import SourceItems, check_names, merge_lists, write_items
 from feeder.pack.label_reading import LabelReading, read_labels
 from feeder.pack.label_words import describe_labels, label_warnings
 from feeder.pack.options import PackOptions, TooManyBadImages
-from feeder.pack.part import Setup, Task
+from feeder.pack.part import READS_AT_ONCE, READS_AT_ONCE_MIN, Setup, Task
 from feeder.pack.progress import ProgressLine
 from feeder.pack.publish import count_classes, publish_parts, read_quarantine
 from feeder.pack.split import Selection, select_items
 from feeder.pack.spool import refuse_spool
 from feeder.pack.task_pool import RunTasks, run_tasks
 from feeder.pack.work_folder import (
+    OtherPackingError,
     PartResult,
     QuarantineEntry,
     WorkFolder,
@@ -52,7 +61,8 @@ from feeder.pack.work_folder import (
 )
 from feeder.process.output_file import explain_disk_errors, is_inside
 from feeder.process.path_text import path_from_text, path_to_text, printable
-from feeder.source.location.storage import SourceChangedError
+from feeder.process.punched_file import can_punch
+from feeder.source.location.objects import retries, take_retries
 from feeder.source.recognise import recognise
 from feeder.source.source import SourceSpec
 from feeder.survey.numbers import plural
@@ -67,17 +77,19 @@ class PackSummary:
 
     manifest: Manifest
     quarantine: tuple[QuarantineEntry, ...]
-    lost_classes: tuple[str, ...]
+    lost_classes: tuple[str, ...] = ()
     """Classes with every image quarantined; they keep their label."""
-    empty_classes: int
+    empty_classes: int = 0
     """Classes without an image in the source; they keep their label."""
-    labels_read: str
+    labels_read: str = "as an earlier run reported"
     """How labels were read: "12 classes by number (column label)"."""
-    hidden: int
+    hidden: int = 0
     """Files and folders of the source with names that begin with a dot."""
-    packed_files: int
+    packed_files: int = 0
     """By this run; earlier runs finished the others."""
-    packed_bytes: int
+    packed_bytes: int = 0
+    retries: Mapping[str, int] = field(default_factory=dict)
+    """Requests to a store that this run made again, by the reason."""
     seconds: float
 
 
@@ -98,6 +110,7 @@ def pack_dataset(
     listed) and ResourceError (disk full or not writable).
     """
     began_s = time.monotonic()
+    take_retries()
     location = source if isinstance(source, str) else path_to_text(source)
     with explain_disk_errors("packing into", destination, _REMEDY):
         check_destination(destination)
@@ -105,7 +118,7 @@ def pack_dataset(
     spec = spec or recognise(location, **options.reading)
     if known is not None:
         spec = msgspec.structs.replace(spec, may_lack_images=True)
-    for container in spec.containers if spec.is_loose else ():
+    for container in spec.containers if spec.is_loose and not spec.is_remote else ():
         if is_inside(destination, path_from_text(container)):
             raise ConfigError(
                 f"{destination} is inside the source {printable(container)}: give a folder outside"
@@ -118,34 +131,80 @@ def pack_dataset(
         with WorkFolder(destination) as work:
             work.lock()
             refuse_spool(work, spec)
+            if spec.is_fetched and work.is_begun and _is_complete(work, spec, options):
+                work.remove()
+                return _summarise(destination, began_s)
             try:
                 plan, packed = _pack_into(work, spec, options, known, run or run_tasks, progress)
             except (ConfigError, DatasetError) as error:
-                # Other options may still pack a spool, and lists where too many images are bad.
-                if spec.kind != "samples" and not isinstance(error, TooManyBadImages):
+                # Other options may still pack a spool, and lists where too many images are bad;
+                # what was fetched is used again.
+                is_kept = isinstance(error, (TooManyBadImages, StoreError)) or spec.is_fetched
+                if spec.kind != "samples" and not is_kept:
                     work.abandon()
+                elif spec.is_fetched:
+                    progress.note(f"what was fetched is kept in {work.path} for the next run")
                 if is_new and not any(destination.iterdir()):
                     destination.rmdir()
                 if isinstance(error, SourceChangedError):
                     remedy = f"{_WAIT}; if that refuses to resume, remove {destination} first"
                     raise SourceChangedError(error.change, remedy) from None
+                if isinstance(error, StoreError):
+                    raise StoreError(error.kind, f"{error}; then {_REMEDY}") from None
                 raise
             manifest = load_manifest(destination)
             listed, there = plan.class_counts, count_classes(destination, manifest)
             lost = np.flatnonzero((listed > 0) & (there == 0)) if len(listed) else ()
             hidden = sum(each.listed.hidden for each in plan.items.lists)
             work.remove()
-        return PackSummary(
-            manifest=manifest,
-            quarantine=tuple(read_quarantine(destination)),
+        return _summarise(
+            destination,
+            began_s,
             lost_classes=tuple(plan.classes.classes[number] for number in lost),
             empty_classes=int((listed == 0).sum()),
             labels_read=plan.labels_read,
             hidden=hidden,
             packed_files=packed["count"],
             packed_bytes=packed["bytes"],
-            seconds=time.monotonic() - began_s,
         )
+
+
+def _is_complete(work: WorkFolder, spec: SourceSpec, options: PackOptions) -> bool:
+    """Return whether only the work folder's removal remains, and copies may be gone from it.
+
+    OtherPackingError for another source or other options: lists cannot be made again of copies
+    whose images were given back, to compare more.
+    """
+    known = find_spec(work.path)
+    is_complete = (work.path.parent / MANIFEST_NAME).exists()
+    if known == spec and not is_complete:
+        return False
+    chosen = {
+        "seed": options.seed,
+        "split": options.split_text,
+        "conversion": msgspec.to_builtins(options.conversion),
+    }
+    if (
+        not is_complete
+        or known not in (None, spec)
+        or not chosen.items() <= work.read_state().items()
+    ):
+        folder = work.path.parent
+        raise OtherPackingError(
+            f"{folder} holds the beginning of a packing of another source, or with other options: "
+            f"run the command that began it to resume it, or remove {folder} to start over"
+        )
+    return True
+
+
+def _summarise(destination: Path, began_s: float, **facts: Any) -> PackSummary:
+    return PackSummary(
+        manifest=load_manifest(destination),
+        quarantine=tuple(read_quarantine(destination)),
+        retries=take_retries(),
+        seconds=time.monotonic() - began_s,
+        **facts,
+    )
 
 
 def _pack_into(
@@ -170,7 +229,7 @@ def _pack_into(
     return plan, packed
 
 
-def load_known(dataset: Path | None) -> Manifest | None:
+def load_known(dataset: Location | None) -> Manifest | None:
     """Load the manifest of the dataset whose classes to take, if any."""
     try:
         return None if dataset is None else load_manifest(dataset)
@@ -246,7 +305,7 @@ def plan_packing(
             source_bytes=total_bytes,
             shards=shards,
             seed=options.seed,
-            split="" if options.split is None else options.split.describe(),
+            split=options.split_text,
             labels=classes.labels,
             conversion=options.conversion,
         ),
@@ -299,7 +358,10 @@ def _pack_unfinished(
     state, destination = plan.state, work.path.parent
     finished = [result for result in results if result is not None]
     done = sum(result.files for result in finished)
-    needed = state.source_bytes * (state.files - done) // state.files
+    # A part's copies give their room back when it is packed.
+    copied = sum(each.listed.bytes for each in plan.items.lists if each.listed.is_copied)
+    new_bytes = state.source_bytes - (copied if can_punch(work.path) else 0)
+    needed = max(0, new_bytes) * (state.files - done) // state.files
     warn_of_small_disk(destination, needed, progress)
     if done:
         progress.note(f"resuming: {done:,} of {state.files:,} files are packed already")
@@ -317,12 +379,14 @@ def _pack_unfinished(
         conversion=state.conversion,
         label_bytes=state.labels.stored_bytes,
         strict=options.strict,
+        reads_at_once=max(READS_AT_ONCE_MIN, READS_AT_ONCE // options.jobs),
     )
     progress.begin("packing", "images", state.files, done)
     try:
         with closing(run("feeder.pack.part", setup, tasks(), jobs=options.jobs)) as messages:
             for message in messages:
                 progress.count(message)
+                retries.update(message.get("retries", {}))
                 for name in ("count", "bytes", "quarantined"):
                     packed[name] += message.get(name, 0)
     finally:

@@ -16,15 +16,15 @@ from typing import Final, get_args
 
 from feeder.convert.decode_picture import WHITE_U16
 from feeder.convert.lossy import SubsamplingName
+from feeder.dataset.files import parse_location
 from feeder.dataset.manifest import MANIFEST_NAME, Manifest, load_manifest
 from feeder.errors import ConfigError, FeederError
-from feeder.pack.containers import SPEC_NAME
 from feeder.pack.options import CHECK_OPTIONS, PackOptions
 from feeder.pack.progress import ProgressLine
 from feeder.pack.run import load_known, pack_dataset
 from feeder.pack.spool import find_spool, spool_samples
 from feeder.pack.task_pool import choose_jobs
-from feeder.pack.work_folder import WorkFolder, check_destination
+from feeder.pack.work_folder import SPEC_NAME, WorkFolder, check_destination
 from feeder.plan.labels import LabelChoice, LabelKind, Uncertain
 from feeder.process.output_file import explain_disk_errors, write_output
 from feeder.process.path_text import path_to_text, printable
@@ -122,7 +122,7 @@ def pack_samples(
                 max_bad=str(max_bad),
                 apply_exif=apply_exif,
                 png16_max=png16_max,
-                classes_of=None if classes_of is None else Path(classes_of),
+                classes_of=None if classes_of is None else parse_location(os.fspath(classes_of)),
                 max_side=max_side,
                 quality=quality,
                 subsampling=subsampling,

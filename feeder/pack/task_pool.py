@@ -30,11 +30,17 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from feeder.dataset.manifest import Manifest, ShardEntry
-from feeder.errors import ConfigError, DatasetError, FeederError, ResourceError
+from feeder.errors import (
+    ConfigError,
+    DatasetError,
+    FeederError,
+    ResourceError,
+    SourceChangedError,
+    StoreError,
+)
 from feeder.host.topology import usable_cpus
 from feeder.process.child import SINGLE_THREADS, die_with_parent, start_child, wait_for_exit
 from feeder.process.shortage import check_import_memory, explain_shortage, name_file
-from feeder.source.location.storage import SourceChangedError
 
 Message = dict[str, Any]
 Messages = Generator[Message, None, None]
@@ -49,6 +55,8 @@ _JOBS_MAX: Final = 4096
 _REPORT_EVERY_S: Final = 0.25
 _KINDS: Final = (SourceChangedError, ConfigError, DatasetError, ResourceError)
 _ERRORS: Final = {kind.__name__: kind for kind in _KINDS}  # derived classes first
+_STORE: Final = "store"
+"""The key of a StoreError's kind."""
 
 
 class ShardTask(msgspec.Struct, frozen=True, kw_only=True):
@@ -184,6 +192,8 @@ def raise_error(message: Message) -> None:
     """Raise what a task's message of kind "error" describes: a FeederError or OSError."""
     if "errno" in message:
         raise OSError(message["errno"], message["message"], message["path"])
+    if _STORE in message:
+        raise StoreError(message[_STORE], message["message"])
     raise _ERRORS.get(message["error"], ResourceError)(message["message"])
 
 
@@ -257,6 +267,8 @@ def perform_here(
     except OSError as error:
         path = name_file(error) or None
         message = {"errno": error.errno, "message": error.strerror, "path": path, "kind": "error"}
+    except StoreError as error:
+        message = {"kind": "error", _STORE: error.kind, "message": str(error)}
     except FeederError as error:
         kind = next((k.__name__ for k in _ERRORS.values() if isinstance(error, k)), "")
         message = {"kind": "error", "error": kind, "message": str(error)}

@@ -25,6 +25,14 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from feeder.dataset.files import (
+    DatasetFiles,
+    Location,
+    files_at,
+    local_folder,
+    location_from_text,
+    location_to_text,
+)
 from feeder.dataset.first_read import check_readable
 from feeder.dataset.manifest import Manifest, load_manifest
 from feeder.dataset.proven_shard import ProvenShard
@@ -38,7 +46,6 @@ from feeder.process.output_file import explain_disk_errors, is_inside
 from feeder.process.path_text import (
     decode_name,
     encode_name,
-    path_from_text,
     path_to_text,
     printable,
 )
@@ -56,22 +63,20 @@ _UNFINISHED: Final = re.compile(rb"\.unpacking-\d+\.(tmp|names|labels)")
 _NAME_ERRORS: Final = (errno.ENAMETOOLONG, errno.EINVAL, errno.EILSEQ)
 """How file systems refuse a name that is too long or has bytes that they do not allow."""
 
-_load_manifest = functools.cache(load_manifest)
-
 
 def unpack_dataset(
-    path: Path, out: Path, *, jobs: int, force: bool, progress: ProgressLine
+    location: Location, out: Path, *, jobs: int, force: bool, progress: ProgressLine
 ) -> tuple[Manifest, int]:
-    """Unpack the dataset at ``path`` into ``out``; return its manifest and how many names were
+    """Unpack the dataset there into ``out``; return its manifest and how many names were
     shortened.
 
     ``force`` allows a non-empty ``out`` and replaces files of the same names. Raises DatasetError,
     ConfigError and ResourceError.
     """
-    check_readable({f"dataset {path}": path})
-    manifest = load_manifest(path)
-    if is_inside(out, path):
-        raise ConfigError(f"{out} is inside the dataset {path}: give a folder outside")
+    check_readable({f"dataset {location}": location})
+    manifest, source = load_manifest(location), local_folder(location)
+    if source is not None and is_inside(out, source):
+        raise ConfigError(f"{out} is inside the dataset {location}: give a folder outside")
     shortened = 0
     folder = os.fsencode(out)
     with explain_disk_errors("unpacking into", out, _REMEDY):
@@ -85,7 +90,7 @@ def unpack_dataset(
             )
         _remove_unfinished(folder)  # a killed run's lists of names among them
         setup = Setup(
-            path=path_to_text(path.absolute()),
+            path=location_to_text(location),
             out=path_to_text(out.absolute()),
             may_replace=force,
         )
@@ -107,7 +112,7 @@ def unpack_dataset(
 
 
 class Setup(msgspec.Struct, frozen=True, kw_only=True):
-    """What all shards of an unpacking share; paths as ``path_to_text`` writes them."""
+    """What all shards of an unpacking share; paths as ``location_to_text`` writes them."""
 
     path: str
     out: str
@@ -118,20 +123,26 @@ class Setup(msgspec.Struct, frozen=True, kw_only=True):
 Task = ShardTask
 
 
+@functools.cache
+def _open_dataset(location: str) -> tuple[DatasetFiles, Manifest]:
+    files = files_at(location_from_text(location))
+    return files, load_manifest(files)
+
+
 def perform(setup: Setup, task: Task, report: Report) -> None:
     """Unpack the shard; its shortened names and labels, if any, are in the files ``_list_path``.
 
     Reports "count", "bytes" and "shortened".
     """
-    folder, out = path_from_text(setup.path), encode_name(setup.out)
-    manifest = _load_manifest(folder)
+    out = encode_name(setup.out)
+    files, manifest = _open_dataset(setup.path)
     labels, classes = manifest.labels, manifest.classes
     temporary = os.path.join(out, _TEMPORARY + b"%05d.tmp" % task.number)
     limits = find_limits(out)
     lists: dict[bytes, list[str]] = {kind: [] for kind in _LISTS}
-    reader = ProvenShard(folder, task.entry, task.number, label_bytes=labels.stored_bytes)
+    reader = ProvenShard(files, task.entry, task.number, label_bytes=labels.stored_bytes)
     with closing(reader):
-        index = reader.read_index()
+        index = reader.prove_index()
         inconsistent = find_inconsistent(index.records, labels.count_record_labels(len(classes)))
         for row, record in enumerate(index.records):
             stored = index.name(record)
@@ -142,10 +153,10 @@ def perform(setup: Setup, task: Task, report: Report) -> None:
                 jpeg = whole_jpeg(memoryview(reader.read_blob(record)), record)
             except ValueError as error:
                 raise DatasetError(
-                    f"{name} in {reader.path} is damaged ({error}): run feeder verify"
+                    f"{name} in {reader.file.where} is damaged ({error}): run feeder verify"
                 ) from None
             class_name = classes[int(record["label"])] if labels.kind == "index" else None
-            below, is_shortened = choose_name(stored, limits, str(reader.path), class_name)
+            below, is_shortened = choose_name(stored, limits, reader.file.where, class_name)
             path = os.path.join(out, below)
             if not setup.may_replace and os.path.lexists(path):
                 raise DatasetError(

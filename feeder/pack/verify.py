@@ -11,11 +11,11 @@ Shards are checked by worker processes (see task_pool), which report each proble
 first of a sample, or of a shard whose header or index is not that of the manifest.
 """
 
+import functools
 import warnings
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import closing
-from pathlib import Path
 from typing import Any, Final
 
 import msgspec
@@ -24,6 +24,13 @@ import turbojpeg
 from numpy.typing import NDArray
 
 from feeder.dataset.content import content_fingerprint
+from feeder.dataset.files import (
+    DatasetFiles,
+    Location,
+    files_at,
+    location_from_text,
+    location_to_text,
+)
 from feeder.dataset.first_read import check_readable
 from feeder.dataset.format import HEADER_BYTES, Oddity, aligned, checksum, record_is_intact
 from feeder.dataset.manifest import (
@@ -35,15 +42,14 @@ from feeder.dataset.manifest import (
 from feeder.dataset.proven_shard import compare_header
 from feeder.dataset.reader import ShardReader
 from feeder.dataset.record_checks import find_inconsistent
-from feeder.errors import DatasetError
+from feeder.errors import DatasetError, StoreError
 from feeder.jpeg.crop_decode import check_blob, whole_jpeg
 from feeder.jpeg.decode import READ_SLACK_BYTES, decode_window
 from feeder.jpeg.recode import MCU_PX, Subsampling
 from feeder.pack.progress import ProgressLine
 from feeder.pack.task_pool import Report, ShardTask, run_tasks, shard_tasks
 from feeder.plan.labels import INDEX_LABELS, LabelSpec
-from feeder.process.path_text import decode_name, path_from_text, path_to_text, printable
-from feeder.process.regular_file import read_regular
+from feeder.process.path_text import decode_name, printable
 
 _NOT_IN_FORMER_RECORDS: Final = {*Oddity.PPM.kinds(), *Oddity.CLIPPED.kinds()}
 """Kinds that a repacked dataset only counts: records of shard format 2 had no bits for them."""
@@ -51,32 +57,35 @@ _SAMPLE_FIELDS: Final = ["width", "height", "subsampling", "label"]
 
 
 def verify_dataset(
-    path: Path, *, jobs: int, progress: ProgressLine
+    location: Location, *, jobs: int, progress: ProgressLine
 ) -> tuple[Manifest, Iterator[str]]:
     """Load the manifest; return it and the problems, one line each, found as they are iterated.
 
     Raises DatasetError for a manifest that is missing or damaged.
     """
-    check_readable({f"dataset {path}": path})
-    manifest = load_manifest(path)
-    return manifest, _find_problems(path, manifest, jobs, progress)
-
-
-def _find_problems(
-    path: Path, manifest: Manifest, jobs: int, progress: ProgressLine
-) -> Iterator[str]:
-    try:
-        data = read_regular(path / QUARANTINE_NAME, QUARANTINE_BYTES_MAX)
-        if f"{checksum(data):016x}" != manifest.quarantine_xxh3:
-            yield f"{QUARANTINE_NAME}: its checksum does not match"
-    except OSError as error:
-        yield f"{QUARANTINE_NAME}: it cannot be read ({error.strerror})"
+    check_readable({f"dataset {location}": location})
+    files = files_at(location)
+    manifest = load_manifest(files)
     setup = Setup(
-        path=path_to_text(path.absolute()),
+        path=location_to_text(location),
         classes=len(manifest.classes),
         labels=manifest.labels,
         tile_width_px=manifest.tile_width_px,
     )
+    return manifest, _find_problems(files, setup, manifest, jobs, progress)
+
+
+def _find_problems(
+    files: DatasetFiles, setup: "Setup", manifest: Manifest, jobs: int, progress: ProgressLine
+) -> Iterator[str]:
+    try:
+        data = files.read(QUARANTINE_NAME, QUARANTINE_BYTES_MAX)
+        if f"{checksum(data):016x}" != manifest.quarantine_xxh3:
+            yield f"{QUARANTINE_NAME}: its checksum does not match"
+    except OSError as error:
+        yield f"{QUARANTINE_NAME}: it cannot be read ({error.strerror})"
+    except StoreError as error:
+        yield f"{QUARANTINE_NAME}: it cannot be read ({error})"
     odd: Counter[str] = Counter()
     subsampling: Counter[str] = Counter()
     is_damaged = False
@@ -99,7 +108,8 @@ def _find_problems(
     if (odd, subsampling) != (counted, manifest.subsampling):
         yield "manifest.json: its counts of odd kinds or subsamplings differ from the shards'"
     content = content_fingerprint(
-        [path / entry.name for entry in manifest.shards],
+        files,
+        [entry.name for entry in manifest.shards],
         samples=manifest.samples,
         labels=manifest.labels,
         classes=manifest.classes,
@@ -109,7 +119,7 @@ def _find_problems(
 
 
 class Setup(msgspec.Struct, frozen=True, kw_only=True):
-    """What all shards of a dataset share; the path as ``path_to_text`` writes it."""
+    """What all shards of a dataset share; the path as ``location_to_text`` writes it."""
 
     path: str
     classes: int
@@ -120,16 +130,24 @@ class Setup(msgspec.Struct, frozen=True, kw_only=True):
 Task = ShardTask
 
 
+@functools.cache
+def _open_files(location: str) -> DatasetFiles:
+    return files_at(location_from_text(location))
+
+
 def perform(setup: Setup, task: Task, report: Report) -> dict[str, Any]:
     """Check the shard; reports each "problem", returns the counts "odd" and "subsampling"."""
     counts: dict[str, Counter[str]] = {"odd": Counter(), "subsampling": Counter()}
     with warnings.catch_warnings():
         warnings.simplefilter("error")  # a decoder's warning is a problem
         try:
-            with closing(ShardReader(path_from_text(setup.path) / task.entry.name)) as reader:
+            files = _open_files(setup.path)
+            with closing(ShardReader(files.open(task.entry.name))) as reader:
                 for problem in _check_shard(reader, setup, task, report, counts):
                     report.send(problem=problem)
         except DatasetError as error:  # the file cannot be read to its end
+            if isinstance(error, StoreError) and error.kind not in ("gone", "changed"):
+                raise  # which says nothing of the file
             report.send(problem=str(error))
     return counts
 
@@ -162,7 +180,7 @@ def _check_shard(
                 raise ValueError("its name is not where it belongs")
             _check_fields(setup, index.records[row : row + 1], index.label_rows[row])
             blob = np.zeros(blob_bytes + READ_SLACK_BYTES, np.uint8)
-            reader.read_into(blob_begin, blob.data[:blob_bytes])
+            reader.file.read_into(blob_begin, blob.data[:blob_bytes])
             report.add(bytes=blob_bytes)
             _check_blob(record, blob.data[:blob_bytes], setup.tile_width_px)
             _decode(record, blob, decoder)
@@ -186,7 +204,7 @@ def _check_padding(reader: ShardReader, start: int, end: int) -> None:
     if end != aligned(start):
         raise ValueError("there is a gap or an overlap before it")
     gap = bytearray(end - start)
-    reader.read_into(start, memoryview(gap))
+    reader.file.read_into(start, memoryview(gap))
     if any(gap):
         raise ValueError("the bytes between two samples are not zero")
 

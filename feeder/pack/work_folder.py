@@ -33,8 +33,10 @@ from feeder.plan.labels import LabelSpec
 from feeder.process.output_file import write_output
 from feeder.process.path_text import path_to_text, printable
 from feeder.process.regular_file import read_regular
+from feeder.source.location.storage import is_url
 
 STATE_NAME: Final = "state.json"
+SPEC_NAME: Final = "source.json"
 _VERSION: Final = 7
 _UNFINISHED: Final = re.compile(
     r"(manifest\.json|\w+\.jsonl|survey\.html|shard-\d+\.fds)\.\d+\.tmp"
@@ -140,6 +142,14 @@ class WorkFolder:
         """Whether parts may have been packed."""
         return (self.path / STATE_NAME).exists()
 
+    def read_state(self) -> dict[str, Any]:
+        """Read what ``begin`` recorded; DatasetError if it is damaged."""
+        path = self.path / STATE_NAME
+        try:
+            return dict(json.loads(read_regular(path, _JSON_BYTES_MAX)))
+        except (OSError, TypeError, ValueError):
+            raise self.damaged(path) from None
+
     def begin(self, state: Mapping[str, Any]) -> None:
         """Record what is made here, or resume it; OtherPackingError if something else was begun.
 
@@ -213,7 +223,7 @@ class WorkFolder:
     def remove(self) -> None:
         """Remove the folder, its state last, once the dataset is complete."""
         for path in self.path.iterdir():
-            if path.name != STATE_NAME:
+            if path.name not in (STATE_NAME, SPEC_NAME):
                 path.unlink()
         shutil.rmtree(self.path)
 
@@ -233,6 +243,11 @@ class WorkFolder:
 
 def check_destination(destination: Path) -> None:
     """Raise ConfigError if this folder cannot become a dataset, nor holds one's beginning."""
+    if is_url(str(destination).replace(":/", "://", 1)):  # a path lacks one of its slashes
+        raise ConfigError(
+            f"{destination}: a dataset is packed into a folder of this machine: give one, and copy "
+            "it to the store when it is complete"
+        )
     if not destination.exists():
         return
     if not destination.is_dir():

@@ -35,13 +35,15 @@ from feeder.dataset.manifest import (
     canonical_json,
     load_manifest,
 )
-from feeder.errors import DatasetError
+from feeder.errors import DatasetError, StoreError
 from feeder.pack_cache.shared_progress import SharedProgress, read_shared
 from feeder.pack_cache.stamp import Stamp
 from feeder.process.output_file import write_output
 from feeder.process.path_text import path_to_text, printable
 from feeder.process.regular_file import read_regular
 from feeder.source.location.splits import pair_splits
+from feeder.source.location.storage import stamp_path
+from feeder.store.address import StoreAddress, is_remote
 
 _RECORD_NAME: Final = "record.json"
 _LOCK_NAME: Final = "lock"
@@ -66,6 +68,8 @@ class CacheEntry:
     """The entry of one source, which may not exist yet."""
 
     def __init__(self, cache: Path, source: str) -> None:
+        if is_remote(source):
+            source = StoreAddress.parse(source).url
         digest = hashlib.blake2b(os.fsencode(source), digest_size=8).hexdigest()
         words = re.sub(r"[^A-Za-z0-9_.]+", "-", source.rstrip("/").rpartition("/")[2])
         label = words.strip("-.")[:_LABEL_CHARACTERS_MAX] or "source"
@@ -140,8 +144,17 @@ class CacheEntry:
 def is_source(location: str, cache: Path | None) -> bool:
     """Return whether ``location`` is something to pack, and not a dataset, finished or not.
 
-    What does not exist is a source if it is a pattern or a URL, or is packed in ``cache``.
+    What does not exist is a source if it is a pattern or a URL, or is packed in ``cache``. What is
+    in a store that is away is one if it is packed in ``cache``, else a StoreError.
     """
+    if is_remote(location):
+        url = StoreAddress.parse(location).url
+        try:
+            return stamp_path(f"{url}/{MANIFEST_NAME}") == 0
+        except StoreError:
+            if cache is not None and CacheEntry(cache, url).read_record() is not None:
+                return True
+            raise
     if "://" in location:
         return True
     folder = Path(location)

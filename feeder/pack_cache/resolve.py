@@ -3,7 +3,7 @@
     a folder that feeder pack wrote        served as it is
     a source, packed before, unchanged     its copy in the cache folder, at once
     a source, packed before, changed       an error; with repack it is packed again
-    a source, packed before, now gone      its copy, after a warning
+    a source, packed before, now gone      its copy, after a warning; also if its store is away
     a source, packed with other classes    packed again, if it is to have those of another dataset
     any other source                       packed into the cache folder
 
@@ -20,18 +20,17 @@ from pathlib import Path
 from typing import Final
 
 from feeder.dataset.manifest import MANIFEST_NAME, WORK_FOLDER_NAME, load_manifest
-from feeder.errors import ConfigError, DatasetError, FeederError
+from feeder.errors import ConfigError, DatasetError, FeederError, SourceChangedError, StoreError
 from feeder.pack.classes import OtherKindError
 from feeder.pack.options import PackOptions, TooManyBadImages
 from feeder.pack.run import PackSummary, pack_dataset
 from feeder.pack.work_folder import STATE_NAME, OtherPackingError
 from feeder.pack_cache.entry import CacheEntry, CacheRecord, describe_other_classes
 from feeder.pack_cache.shared_progress import SharedProgress
-from feeder.pack_cache.stamp import Stamp, describe_change, take_stamp
+from feeder.pack_cache.stamp import Stamp, describe_change, is_there, take_stamp
 from feeder.process.output_file import explain_disk_errors, is_inside
-from feeder.process.path_text import path_from_text, path_to_text, printable
+from feeder.process.path_text import path_to_text, printable
 from feeder.source.location.splits import pair_splits
-from feeder.source.location.storage import SourceChangedError
 from feeder.source.recognise import recognise
 from feeder.source.source import SourceSpec
 
@@ -123,10 +122,15 @@ class SourceCache:
             raise DatasetError(
                 f"the packed copy of {source} cannot be served ({error}): --repack packs it again"
             ) from None
-        if not any(os.path.lexists(path_from_text(each.path)) for each in record.stamp):
+        try:
+            is_gone = not any(is_there(each.path) for each in record.stamp)
+            change = "" if is_gone else self._find_change(entry, record.stamp)
+        except StoreError as error:
+            self._note(f"warning: {error}; serving {dataset}, which was packed from it")
+            return True
+        if is_gone:
             self._note(f"warning: {source} is gone: serving {dataset}, which was packed from it")
             return True
-        change = self._find_change(entry, record.stamp)
         if change:
             raise DatasetError(
                 f"{source} has changed since it was packed ({change}): --repack packs it again"
@@ -135,9 +139,11 @@ class SourceCache:
         return not self._has_other_classes(dataset, classes_of)
 
     def _find_change(self, entry: CacheEntry, stamp: Stamp) -> str:
-        """Return how the source differs from ``stamp``; empty if it does not."""
+        """Return how the source differs from ``stamp``; empty if it does not. StoreError."""
         try:
             return describe_change(stamp, self._take_stamp(recognise(entry.source)))
+        except StoreError:
+            raise
         except FeederError as error:
             return str(error)
 

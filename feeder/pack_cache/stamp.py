@@ -3,7 +3,8 @@
 A container that is one file (a tar shard, a list of labels) counts by its size and modification
 time. A folder counts by the name, size and modification time of every file below it, as packing
 lists them: through links, without names that begin with a dot. Their hashes are added up, so that
-neither an order nor an object for each file is needed. No file's content is read.
+neither an order nor an object for each file is needed. No file's content is read. What is in a
+store counts by the ETag in place of the time.
 """
 
 import os
@@ -17,6 +18,8 @@ import xxhash
 
 from feeder.errors import DatasetError
 from feeder.process.path_text import decode_name, path_from_text, printable
+from feeder.source.location.objects import has_objects, walk_objects
+from feeder.source.location.storage import is_url, look_at_path, stamp_path
 
 _REPORT_FILES: Final = 4096
 _SIZE_AND_TIME: Final = struct.Struct("<QQ")
@@ -84,12 +87,24 @@ def _describe_container(old: ContainerStamp, new: ContainerStamp) -> str:
     else:
         what = "sizes" if old.bytes != new.bytes else "names or modification times"
         change = f"{what} of files in {where} differ"
+    if is_url(new.path):
+        dated = ((entry.modified_ns, decode_name(entry.name)) for entry in walk_objects(new.path))
+        return f"{change}, the newest object is {printable(max(dated, default=(0, ''))[1])}"
     root = os.fsencode(path_from_text(new.path))
     newest = _find_newest(root, is_folder=new.files < old.files)
     return f"{change}, the last change was to {newest}"
 
 
+def is_there(path: str) -> bool:
+    """Return whether there is anything at the path of a container; StoreError."""
+    if is_url(path):
+        return has_objects(path) if path.endswith("/") else stamp_path(path) > 0
+    return os.path.lexists(path_from_text(path))
+
+
 def _stamp_container(path: str, report: Callable[[int], None]) -> ContainerStamp:
+    if is_url(path):
+        return _stamp_objects(path, report)
     location = os.fsencode(path_from_text(path))
     try:
         status = os.stat(location)
@@ -115,6 +130,29 @@ def _stamp_container(path: str, report: Callable[[int], None]) -> ContainerStamp
     digest_text = f"{digest & _MASK:016x}"
     return ContainerStamp(
         path=path, is_folder=is_folder, files=files, bytes=size_bytes, digest=digest_text
+    )
+
+
+def _stamp_objects(path: str, report: Callable[[int], None]) -> ContainerStamp:
+    """Stamp an object, or those below a folder."""
+    if not path.endswith("/"):
+        try:
+            size_bytes, stamp = look_at_path(path)
+        except OSError as error:
+            raise DatasetError(f"{printable(path)} cannot be read: {error.strerror}") from error
+        return ContainerStamp(
+            path=path, is_folder=False, files=1, bytes=size_bytes, digest=f"{stamp:016x}"
+        )
+    files = size_bytes = digest = 0
+    for entry in walk_objects(path):
+        if b"/." not in b"/" + entry.name:
+            files += 1
+            size_bytes += entry.size_bytes
+            digest += _hash_file(entry.name, entry.size_bytes, entry.stamp, 0)
+            if not files % _REPORT_FILES:
+                report(files)
+    return ContainerStamp(
+        path=path, is_folder=True, files=files, bytes=size_bytes, digest=f"{digest & _MASK:016x}"
     )
 
 

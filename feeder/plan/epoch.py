@@ -81,6 +81,12 @@ class ShardLayout:
         )
         return shards, sample_ids - shards * short_rows - np.minimum(shards, long_shards)
 
+    def rows(self, shard: int) -> slice:
+        """Return the ids of a shard's samples."""
+        short_rows, long_shards = divmod(self.samples, self.shards)
+        first = shard * short_rows + min(shard, long_shards)
+        return slice(first, first + short_rows + (shard < long_shards))
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Stage:
@@ -162,6 +168,16 @@ class EpochPlan:
         """The working set's part of the dataset's bytes."""
         return self.shape.working_set * self.layout.size_bytes // self.layout.samples
 
+    @property
+    def draws_whole_lanes(self) -> bool:
+        """Whether batches are drawn from all of their lane, not from a window of it."""
+        return self.shuffle and self._lane_order(0).is_whole
+
+    def lane_range(self, lane: int) -> tuple[int, int]:
+        """Return the first sample id of a lane, and its end."""
+        first = int(self._starts[lane])
+        return first, first + int(self._sizes[lane])
+
     def lane(self, index: int) -> int | None:
         """Return the lane of the batch's first sample, None if that sample is a leftover.
 
@@ -198,7 +214,7 @@ class EpochPlan:
         in it.
         """
         ranges = []
-        for lane, turn in self._order_batches(index):
+        for lane, turn in self.turns(index):
             size = int(self._sizes[lane])
             begin = min((turn + 1) * self.order_batch_size, size) if turn else 0
             end = min((turn + 2) * self.order_batch_size, size)
@@ -216,7 +232,7 @@ class EpochPlan:
         No later batch of the epoch needs them. None where a lane is permuted as a whole.
         """
         ranges = []
-        for lane, turn in self._order_batches(index):
+        for lane, turn in self.turns(index):
             begin, end = (max(0, turn - before) * self.order_batch_size for before in (2, 1))
             if not self.shuffle:
                 ranges += self._unshuffled(lane, begin, end)
@@ -224,17 +240,44 @@ class EpochPlan:
                 ranges += order.piece_ranges(order.count_used_up(begin), order.count_used_up(end))
         return ranges
 
-    def _unshuffled(self, lane: int, begin: int, end: int) -> list[tuple[int, int]]:
-        start = int(self._starts[lane])
-        return [(start + begin, start + end)] if begin < end else []
-
-    def _order_batches(self, index: int) -> Iterator[tuple[int, int]]:
+    def turns(self, index: int) -> Iterator[tuple[int, int]]:
         """Yield lane and turn of the batches of the order that begin in a batch."""
         self._check_index(index)
         first, size = index * self.batch_size, self.order_batch_size
         stop = min(first + self.batch_size, self._lane_rows)
         for order_index in range(-(-first // size), -(-stop // size)):
             yield self._find_turn(order_index)
+
+    def is_last_turn(self, lane: int, turn: int) -> bool:
+        """Return whether a lane has no whole batch after this turn."""
+        return turn + 1 >= int(self._whole_batches[lane])
+
+    def lane_window(self, lane: int, turn: int) -> tuple[int, int]:
+        """Return what a lane's batches need at a turn, the one before and the one after it: first
+        and end, counted in its pieces in the order in which they are read, or in its samples where
+        it is not shuffled or is permuted as a whole. At turn -1 that is its first batch.
+        """
+        size = int(self._sizes[lane])
+        begin = max(0, turn - 1) * self.order_batch_size
+        end = min(max(0, turn + 2) * self.order_batch_size, size)
+        if self.shuffle:
+            order = self._lane_order(lane)
+            if order.is_whole:
+                return 0, size
+            return order.count_used_up(begin), order.count_entered(end - 1) if end else 0
+        return min(begin, size), end
+
+    def window_ranges(self, lane: int, first: int, end: int) -> list[tuple[int, int]]:
+        """Return a part of a lane, counted as in ``lane_window``, as first sample ids and ends."""
+        if first >= end:
+            return []
+        if self.shuffle and not (order := self._lane_order(lane)).is_whole:
+            return order.piece_ranges(first, end)
+        return self._unshuffled(lane, first, end)
+
+    def _unshuffled(self, lane: int, begin: int, end: int) -> list[tuple[int, int]]:
+        start = int(self._starts[lane])
+        return [(start + begin, start + end)] if begin < end else []
 
     def _make_lane_order(self, lane: int) -> LaneOrder:
         size = int(self._sizes[lane])

@@ -112,8 +112,7 @@ def resolve_shape(
         if working_set or samples >= GLOBAL_SAMPLES:
             wanted_bytes = working_set or LANE_BYTES * max(_DEFAULT_LANES, lanes)
             held = min(samples, wanted_bytes * samples // max(1, size_bytes))
-        fitting = max(1, PIECE_BYTES * samples // max(1, size_bytes))
-        piece = 1 << min(fitting, samples).bit_length() - 1
+        piece = piece_samples(samples, size_bytes)
     if not shuffle:
         most = lanes or _choose(batches // UNSHUFFLED_BATCHES_A_LANE)
         return OrderShape(most, samples, piece)
@@ -136,6 +135,12 @@ def resolve_shape(
             f"{', fewer lanes' * (lanes > 1)} or smaller batches"
         )
     return OrderShape(lanes, held, piece)
+
+
+def piece_samples(samples: int, size_bytes: int) -> int:
+    """Return the samples of a piece of a dataset with this many in shards of ``size_bytes``."""
+    fitting = max(1, PIECE_BYTES * samples // max(1, size_bytes))
+    return 1 << min(fitting, samples).bit_length() - 1
 
 
 def reserved_samples(order_batch_size: int, piece: int) -> int:

@@ -23,6 +23,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from feeder.dataset.files import files_at
 from feeder.dataset.manifest import (
     MANIFEST_NAME,
     Manifest,
@@ -78,7 +79,7 @@ def load_former(folder: Path) -> Manifest:
     current format, DatasetError for a folder without a dataset, a damaged manifest and any other
     version.
     """
-    data, where = read_manifest(folder), str(folder / MANIFEST_NAME)
+    data, where = read_manifest(files_at(folder)), str(folder / MANIFEST_NAME)
     try:
         fields = json.loads(data)
     except (ValueError, RecursionError):
@@ -106,7 +107,7 @@ def read_index(reader: ShardReader, entry: ShardEntry, number: int, label_bytes:
     different = compare_header(reader, entry, number, label_bytes)
     if different or not index.is_intact:
         raise DatasetError(
-            f"{reader.path} does not match the manifest; restore it, or pack the source again"
+            f"{reader.file.where} does not match the manifest; restore it, or pack the source again"
         )
     return index._replace(records=index.records.view(RECORD))
 

@@ -20,6 +20,7 @@ from typing import Final
 import msgspec
 import numpy as np
 
+from feeder.dataset.files import LocalShard
 from feeder.dataset.first_read import check_readable
 from feeder.dataset.format import checksum
 from feeder.dataset.manifest import (
@@ -148,7 +149,7 @@ def perform(setup: Setup, task: Task, report: Report) -> None:
     path = path_from_text(setup.old) / task.entry.name
     part = WorkFolder(path_from_text(setup.new)).part_path(task.number)
     with (
-        closing(ShardReader(path, version=format2.VERSION)) as reader,
+        closing(ShardReader(LocalShard(path), version=format2.VERSION)) as reader,
         ShardWriter(part, shard=task.number, label_bytes=setup.label_bytes) as writer,
     ):
         index = format2.read_index(reader, task.entry, task.number, setup.label_bytes)

@@ -235,7 +235,7 @@ class SampleReader:
                 name = self._dataset.describe(location.sample_id)
                 raise SampleError(
                     f"{name} does not decode ({error}): check the dataset with "
-                    f"`feeder verify {self._dataset.path}` and pack it again",
+                    f"`feeder verify {self._dataset.where}` and pack it again",
                     location.sample_id,
                 ) from error
 

@@ -143,7 +143,7 @@ def _make_batches(packed: "PackedImages", decoder: Decoder, vectors: str) -> Ite
 class PackedImages:
     """Images packed in memory, as ``feeder.dataset.opened.Samples``; ids are their positions."""
 
-    path: Final = IMAGE_FOLDER
+    where: Final = str(IMAGE_FOLDER)
 
     def __init__(self, images: Sequence[TiledJpeg]) -> None:
         """Take re-coded images; the label of each is its position."""

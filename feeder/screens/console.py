@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 _RATES: Final = (
     "seconds", "images_a_s", "sent_bytes_a_s", "lent_bytes_a_s", "workers", "busy_workers",
     "busy_share", "wait_share", "page_cache_share", "cache_hit_share", "stages", "slots", "jobs",
-    "clients", "nodes", "machine",
+    "clients", "nodes", "machine", "store",
 )  # fmt: skip
 
 

@@ -10,12 +10,12 @@ from typing import Final
 
 from rich.text import Text
 
-from feeder.diagnosis.interval import HostInterval
+from feeder.diagnosis.interval import QUIET_S, HostInterval
 from feeder.metrics.counters import GROUPS
 from feeder.metrics.fields import fields_of
 from feeder.metrics.figures import count, duration, plural, rate, size
 from feeder.metrics.hangs import STATE_WORDS
-from feeder.metrics.records import OTHERS
+from feeder.metrics.records import OTHERS, StoreRecord
 from feeder.metrics.report import HostReport, ServedDatasetReport
 from feeder.screens.sheet import Cell, Sheet, percent, printable
 from feeder.screens.tables import draw_clients, draw_jobs, draw_nodes, transport
@@ -46,6 +46,7 @@ _BUSY: Final = {
 }
 _PRESSURES: Final = {"CPU": "pressure_cpu", "storage": "pressure_io", "memory": "pressure_memory"}
 _NODE_TROUBLES: Final = ("worker_restarts", "workers_killed", "silences")
+_STORE_TROUBLES: Final = [n for n, field in fields_of(StoreRecord).items() if field.is_trouble]
 _TROUBLES: Final = {
     name for group in GROUPS for name, field in fields_of(group).items() if field.is_trouble
 }
@@ -56,7 +57,9 @@ def draw_status(report: HostReport, sheet: Sheet) -> list[Text]:
     host = HostInterval(report)
     lines = [*draw_verdict(report, sheet), Text(), *_header(host, sheet)]
     lines += sheet.flow("Serves", *map(_dataset, report.datasets))
-    sections = _rates, _waits, _stages, _workers, _caches, _slots, draw_machine, _incidents
+    sections = (
+        _rates, _waits, _stages, _workers, draw_store, _caches, _slots, draw_machine, _incidents
+    )  # fmt: skip
     for section in sections:
         lines += section(host, sheet)
     clients, rest = host.clients[:CLIENTS_SHOWN], host.clients[CLIENTS_SHOWN:]
@@ -188,6 +191,34 @@ def _workers(host: HostInterval, sheet: Sheet) -> list[Text]:
     return lines
 
 
+def draw_store(host: HostInterval, sheet: Sheet, label: str = "Store") -> list[Text]:
+    """What comes from object stores, and the disk cache; nothing where no dataset is in a store."""
+    store = host.store
+    if store is None:
+        return []
+    warm, left_s, is_failing = store.warm_share, store.expires_in_s, store.is_refresh_failing
+    transfers: list[Cell] = [f"{size(store.bytes_a_s)}/s", f"{rate(store.requests_a_s)} requests/s"]
+    if store.quiet_s > QUIET_S:
+        quiet = f"the fetcher has sent nothing for {duration(store.quiet_s)}"
+        transfers = [Text(quiet, "bold red")]
+    if store.waiting_batches >= 0.05:
+        transfers.append(Text(f"{rate(store.waiting_batches)} batches wait", "yellow"))
+    if store.retries:
+        transfers.append(Text(f"repeated: {store.repeats}", "yellow"))
+    if left_s is not None:
+        words = f"credentials expire in {duration(left_s)}" if left_s else "credentials expired"
+        words += " and could not be renewed" if is_failing else ""
+        transfers.append(Text(words, "bold red" if is_failing or not left_s else ""))
+    cache: list[Cell] = [f"disk cache: {size(store.used_bytes)} of {size(store.budget_bytes)}"]
+    if warm is not None:
+        cache.append(f"batches {percent(warm)} warm, {percent(1.0 - warm)} cold")
+    if store.evicted_bytes_a_s >= 1:
+        cache.append(f"evicts {size(store.evicted_bytes_a_s)}/s")
+    if store.full_bytes > store.budget_bytes:
+        cache.append(f"all samples take {size(store.full_bytes)}")
+    return sheet.flow(label, transfers, cache)
+
+
 def _caches(host: HostInterval, sheet: Sheet) -> list[Text]:
     rows, cache = [], host.cache
     if cache.budget_bytes:
@@ -244,6 +275,11 @@ def _incidents(host: HostInterval, sheet: Sheet) -> list[Text]:
                 slower[_FALLBACKS.get(part, printable(part))] += int(value)
             elif group in _TROUBLES:
                 totals[name.replace(".", " ")] += int(value)
+    if (store := host.report.store) is not None:
+        for name in _STORE_TROUBLES:
+            value = getattr(store, name)
+            by_reason = value if isinstance(value, dict) else {"": value}
+            totals.update({f"store {name} {reason}".strip(): n for reason, n in by_reason.items()})
     fallbacks = [[f"{count(total)} {words}"] for words, total in slower.items() if total]
     troubles = [f"{name.replace('_', ' ')} {count(n)}" for name, n in totals.items() if n]
     lines = [*sheet.flow("Fallbacks", *fallbacks), *sheet.flow("Incidents", troubles)]

@@ -1,6 +1,6 @@
 """What ``feeder top`` shows: a fixed head, and below it lists that share the remaining lines.
 
-head    host, verdict, machine, curves of the last minutes, stages
+head    host, verdict, curves of the last minutes, stages, store, machine
 lists   node processes, clients, workers: all scroll together where they are too long
 """
 
@@ -13,7 +13,7 @@ from feeder.diagnosis.interval import HostInterval
 from feeder.metrics.figures import duration, plural, rate
 from feeder.metrics.report import HostReport
 from feeder.screens.sheet import Sheet, percent, printable
-from feeder.screens.status_screen import draw_machine, draw_verdict
+from feeder.screens.status_screen import draw_machine, draw_store, draw_verdict
 from feeder.screens.tables import draw_clients, draw_nodes, draw_workers
 
 STAGE_STYLES: Final = ("cyan", "magenta", "yellow", "green", "blue", "red")
@@ -38,8 +38,8 @@ def draw_top(
     lists = _lists(host, sheet, room)
     titles = 2 * len(lists)  # and an empty line before each
     least = titles + sum(min(len(rows), _ROWS_MIN) for _, rows in lists)
-    machine = draw_machine(host, sheet, "machine")
-    for part in (_curves(host, sheet), _stages(host, sheet), machine):
+    store, machine = draw_store(host, sheet, "store"), draw_machine(host, sheet, "machine")
+    for part in (_curves(host, sheet), _stages(host, sheet), store, machine):
         if room - len(part) >= least:  # on a low screen the lists come first
             lines += part
             room -= len(part)

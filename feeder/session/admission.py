@@ -60,6 +60,9 @@ class ServedDataset:
     classes: tuple[str, ...]
     layout: ShardLayout
     labels: LabelSpec = INDEX_LABELS
+    store: str = ""
+    """The URL from which pieces of its shards are fetched: batches wait for their samples. Empty
+    for a dataset that is on this host."""
     loss: str = ""
     """What its images lost by choice when it was packed; empty if nothing."""
 

@@ -68,6 +68,7 @@ class Dispatcher:
         self._jobs = jobs
         self.suspects: list[PendingChunk] = []
         """Each is dispatched alone, in this order."""
+        self._doubted: dict[int, PendingChunk] = {}  # by the fetch that looks at their samples
         self._chunks: dict[int, PendingChunk] = {}  # by ticket
         self.watch = WorkerWatch()
         self._stalled = self.watch.stalled
@@ -83,7 +84,7 @@ class Dispatcher:
     @property
     def is_idle(self) -> bool:
         """Whether no chunk is in flight or to be dispatched."""
-        return not (self._chunks or self._jobs.ready or self.suspects)
+        return not (self._chunks or self._jobs.ready or self.suspects or self._doubted)
 
     def is_filling(self, session: Session) -> bool:
         """Whether a worker writes to one of its slots."""
@@ -141,6 +142,9 @@ class Dispatcher:
         for chunk in [suspect for suspect in self.suspects if suspect.batch is batch]:
             self.suspects.remove(chunk)
             self._jobs.settle(session.job, 0.0, 0.0)
+        for fetch in [f for f, chunk in self._doubted.items() if chunk.batch is batch]:
+            del self._doubted[fetch]
+            self._jobs.settle(session.job, 0.0, 0.0)
         if batch in session.queue:
             session.queue.remove(batch)
             if not session.queue:
@@ -164,10 +168,12 @@ class Dispatcher:
                 self._free.pop(chunk.worker, None)  # no other chunk before this one is finished
             yield chunk
 
-    def finish(self, ticket: int, now_s: float, busy_s: float | None = None) -> PendingChunk | None:
+    def finish(
+        self, ticket: int, now_s: float, busy_s: float | None = None, *, is_over: bool = True
+    ) -> PendingChunk | None:
         """Record that a chunk is filled, in ``busy_s`` of a worker's time, or has failed (None).
 
-        Returns None if its ticket is not in flight.
+        Returns None if its ticket is not in flight. Unless it ``is_over``, it is to be redone.
         """
         chunk = self._chunks.pop(ticket, None)
         if chunk is None:
@@ -183,7 +189,24 @@ class Dispatcher:
         batch.in_flight -= 1
         if busy_s is not None:
             batch.filled += chunk.count
-        self._jobs.settle(batch.session.job, chunk.charged_s, took_s)
+        self._jobs.settle(batch.session.job, chunk.charged_s, took_s, is_finished=is_over)
+        return chunk
+
+    def find(self, ticket: int) -> PendingChunk | None:
+        """Return the chunk in flight that has this ticket."""
+        return self._chunks.get(ticket)
+
+    def doubt(self, chunk: PendingChunk, fetch: int, now_s: float) -> None:
+        """Keep a chunk that could not be filled until its samples were looked at again."""
+        chunk.is_doubted = True
+        self.finish(chunk.ticket, now_s, is_over=False)
+        self._doubted[fetch] = chunk
+
+    def redo(self, fetch: int) -> PendingChunk | None:
+        """Dispatch a doubted chunk again, alone, and return it; None if its batch was cancelled."""
+        chunk = self._doubted.pop(fetch, None)
+        if chunk is not None:
+            self.suspects.append(chunk)
         return chunk
 
     def check(

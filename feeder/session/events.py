@@ -11,7 +11,7 @@ from typing import Literal, NamedTuple
 
 from feeder.metrics.hangs import Condition, ProcessLook
 from feeder.session.admission import HelloReceived
-from feeder.session.state import PendingChunk, Session
+from feeder.session.state import PendingBatch, PendingChunk, Session
 from feeder.wire.chunk_work import Fill, Filled, FillFailed
 from feeder.wire.messages import Bye, Chunk, NodeMessage, Ping, Request
 
@@ -99,6 +99,14 @@ class WorkerReleased(NamedTuple):
     worker: int
 
 
+class SamplesFetched(NamedTuple):
+    """The samples of a fetch are on disk and stay there (answers FetchSamples, CheckSamples)."""
+
+    fetch: int
+    problem: str = ""
+    """Why they cannot be had, if so."""
+
+
 class DrainAsked(NamedTuple):
     """Drain: finish requested batches, take nothing new."""
 
@@ -116,7 +124,7 @@ class ClockAdvanced(NamedTuple):
 
 _SlotEvent = SlotsOpened | SlotSent | SlotReturned | SlotsClosed | SlotsClaimed | HolderGone
 _WorkerEvent = WorkerJoined | WorkerLost | WorkerReleased | Filled | FillFailed
-_ProcessEvent = DrainAsked | ClockAdvanced | Resumed
+_ProcessEvent = SamplesFetched | DrainAsked | ClockAdvanced | Resumed
 Event = HelloReceived | MessageReceived | PeerGone | _SlotEvent | _WorkerEvent | _ProcessEvent
 
 # --- Instructions -----------------------------------------------------------------------------
@@ -149,6 +157,26 @@ class RefuseClaim(NamedTuple):
     reason: str
 
 
+class FetchSamples(NamedTuple):
+    """Have the samples of a batch on disk, and keep them there; answer SamplesFetched."""
+
+    batch: PendingBatch
+
+
+class CheckSamples(NamedTuple):
+    """Compare the samples of a chunk with their checksums, fetch those again that are wrong, and
+    answer SamplesFetched with the number ``fetch``."""
+
+    fetch: int
+    chunk: PendingChunk
+
+
+class LetGo(NamedTuple):
+    """Nothing reads the samples of a fetch any more."""
+
+    fetch: int
+
+
 class SendChunk(NamedTuple):
     """Send a filled chunk from its slot, without copying the pixels."""
 
@@ -165,7 +193,8 @@ class ReturnSlot(NamedTuple):
 
 
 class CloseSlots(NamedTuple):
-    """Free a session's memory once the socket no longer reads it; answer SlotsClosed."""
+    """Free a session's memory once the socket no longer reads it; answer SlotsClosed. Nothing reads
+    the samples of its fetches any more."""
 
     session: int
 
@@ -204,7 +233,8 @@ class LogProgress(NamedTuple):
 
 _SlotInstruction = OpenSlots | ShareSlots | RefuseClaim | ReturnSlot | CloseSlots
 _WorkerInstruction = Fill | KillWorker | LogSilence | LogProgress
-Instruction = Send | SendChunk | LogEnd | _SlotInstruction | _WorkerInstruction
+_FetchInstruction = FetchSamples | CheckSamples | LetGo
+Instruction = Send | SendChunk | LogEnd | _SlotInstruction | _WorkerInstruction | _FetchInstruction
 
 SessionEnd = Literal["closed", "lost", "expired"]
 """The client said Bye or greeted again; its process or connection ended; it was silent."""

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from feeder.wire.messages import (
+    BlobsRequest,
     ClientMessage,
     Hello,
     HostStatsRequest,
@@ -50,6 +51,8 @@ def cost_of(message: ClientMessage) -> float:
     match message:
         case NamesRequest():
             return 1.0 + len(message.sample_ids) / 32
+        case BlobsRequest():
+            return 1.0 + len(message.sample_ids) / 64
         case Request():
             return 1.0 + 0.25 * len(message.want)
         case _:

@@ -1,5 +1,6 @@
 """The batches of all sessions while workers fill them: from a slot to the last row, or to Failed.
 
+    wanted ─► FetchSamples ─► SamplesFetched           where the dataset's shards are a store's
     enqueue ─► Fill … ─► Filled ─► SendChunk …, or Lent once the batch is whole
             ─► FillFailed, WorkerLost, ClockAdvanced ─► Failed, or the chunk is dispatched again
     release (by the client, in any state) ─► its slot is returned once no worker writes to it
@@ -20,7 +21,9 @@ from feeder.session.worker_watch import UNANSWERED_S
 from feeder.wire.chunk_work import Fill, Filled, FillFailed
 from feeder.wire.messages import Chunk, Failed, Lent, NodeMessage
 
-FailureReason = Literal["bad-sample", "unreadable", "stalled-storage", "resource", "worker-died"]
+FailureReason = Literal[
+    "bad-sample", "unreadable", "stalled-storage", "resource", "worker-died", "store"
+]
 
 BAD_SAMPLES_MAX: Final = 10_000
 """Samples that are remembered, so that each is counted once: 1 MB at most."""
@@ -39,6 +42,9 @@ class Filling:
         self.failures: dict[str, tuple[FailureRecord, float]] = {}
         """By dataset, with the time of the last one; those that failed last at the end."""
         self._bad_samples: set[tuple[str, int]] = set()
+        self._fetches = 0
+        self.fetching: dict[int, PendingBatch] = {}
+        """Batches whose samples are not on disk yet, by fetch."""
         self.check_at_s = float("inf")
         """When to handle ClockAdvanced: never later than the next deadline."""
         self._now_s = 0.0  # when the event happened
@@ -46,6 +52,34 @@ class Filling:
 
     def _send(self, peer: bytes, message: NodeMessage) -> None:
         self._instructions.append(events.Send(peer, message))
+
+    def _begin(self, batch: PendingBatch, *, is_cached: bool) -> None:
+        """Have a new batch filled, or its samples fetched first."""
+        if not is_cached:
+            batch.session.waiting.append(batch)
+            return
+        self._fetches += 1
+        batch.fetch = self._fetches
+        self.fetching[batch.fetch] = batch
+        self._instructions.append(events.FetchSamples(batch))
+
+    def is_fetching(self, session: Session) -> bool:
+        """Whether a batch of a session waits for samples from a store."""
+        return any(batch.session is session for batch in self.fetching.values())
+
+    def _on_fetched(self, fetched: events.SamplesFetched) -> None:
+        """Have a batch or chunk filled whose samples are on disk; fail it if they cannot be had."""
+        batch = self.fetching.pop(fetched.fetch, None)
+        if batch is None:
+            chunk = self.dispatcher.redo(fetched.fetch)
+            if chunk is not None and fetched.problem:
+                self._fail(chunk.batch, "store", "dataset", fetched.problem)
+        elif fetched.problem:
+            self._fail(batch, "store", "dataset", fetched.problem)
+        else:
+            self.record.fetch_s.add(self._now_s - batch.wanted_s)
+            batch.session.waiting.append(batch)
+            self._give_slots(batch.session)
 
     def _give_slots(self, session: Session) -> None:
         """Have the batches filled that wait, as far as there are free slots."""
@@ -76,7 +110,9 @@ class Filling:
     def _release(self, session: Session, batch: PendingBatch) -> None:
         """Handle the client's release of a batch."""
         if batch.slot < 0:
-            session.waiting.remove(batch)
+            if batch in session.waiting:
+                session.waiting.remove(batch)
+            self._let_go(batch)
             return
         self.dispatcher.cancel(batch)
         self._return_slot(session, batch)
@@ -85,6 +121,8 @@ class Filling:
         """Fill nothing more for a session, which has ended."""
         for batch in session.wanted.values():
             self.dispatcher.cancel(batch)
+            if batch.slot < 0:
+                self._let_go(batch)
         session.waiting.clear()
 
     def _close_if_unused(self, session: Session) -> None:
@@ -92,6 +130,13 @@ class Filling:
         if not (session.is_closing or session.is_held or self.dispatcher.is_filling(session)):
             session.is_closing = True
             self._instructions.append(events.CloseSlots(session.number))
+
+    def _let_go(self, batch: PendingBatch) -> None:
+        """Let the samples of a batch go that no worker reads, if they were fetched."""
+        if batch.fetch:
+            self.fetching.pop(batch.fetch, None)
+            self._instructions.append(events.LetGo(batch.fetch))
+            batch.fetch = 0
 
     # --- Workers ------------------------------------------------------------------------------
 
@@ -128,6 +173,12 @@ class Filling:
 
     def _on_failed(self, failed: FillFailed) -> None:
         """Give up the batch of a chunk that cannot be filled."""
+        chunk = self.dispatcher.find(failed.ticket)
+        if chunk is not None and self._is_doubtful(chunk, failed):
+            self._fetches += 1
+            self.dispatcher.doubt(chunk, self._fetches, self._now_s)
+            self._instructions.append(events.CheckSamples(self._fetches, chunk))
+            return
         chunk = self.dispatcher.finish(failed.ticket, self._now_s)
         if chunk is not None:
             self._log_progress(chunk)
@@ -139,6 +190,11 @@ class Filling:
                     self.counters.bad_samples = len(self._bad_samples)
             self._fail(chunk.batch, reason, failed.code, failed.message)
             self._settle(chunk.batch)
+
+    def _is_doubtful(self, chunk: PendingChunk, failed: FillFailed) -> bool:
+        """Whether a chunk may have failed because the disk cache has lost what was fetched."""
+        is_current = bool(chunk.batch.fetch) and not chunk.batch.is_cancelled
+        return is_current and failed.code == "dataset" and not chunk.is_doubted
 
     def _on_worker_lost(self, event: events.WorkerLost) -> None:
         """Have a lost worker's chunks filled by others, but for one that may have ended it."""
@@ -251,6 +307,7 @@ class Filling:
         if batch.in_flight or slot < 0:
             return
         batch.slot = -1
+        self._let_go(batch)
         if session.is_held:  # then the socket never reads it
             times.move(slot, "free", self._now_s)
             return

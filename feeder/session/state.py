@@ -91,6 +91,10 @@ class PendingBatch:
     """Number of the client's request for it."""
     wanted_s: float = 0.0
     """When that was handled."""
+    is_unowned: bool = False
+    """Another feeder owns its lane."""
+    fetch: int = 0
+    """Number of the fetch that puts its samples on disk and keeps them there; 0: there is none."""
     slot: int = -1
     """-1: it has none."""
     enqueued_s: float = field(default=0.0, init=False)
@@ -122,6 +126,8 @@ class PendingChunk:
     """When it was sent to its worker."""
     charged_s: float = field(default=0.0, init=False)
     """Worker time that its job was charged when it was dispatched."""
+    is_doubted: bool = field(default=False, init=False)
+    """It could not be filled from the disk cache, and its samples were looked at again."""
     deaths: int = field(default=0, init=False)
     """Workers that crashed with only this chunk in flight."""
     kills: int = field(default=0, init=False)
@@ -231,13 +237,13 @@ class Session:
         record.waited_s = max(0.0, ping.waited_s - start.waited_s)
         record.cpu_s = max(0.0, ping.cpu_s - start.cpu_s)
 
-    def want(self, key: BatchKey, request: int, now_s: float) -> None:
-        """Add a batch that the client wants."""
+    def want(self, key: BatchKey, request: int, now_s: float) -> PendingBatch:
+        """Add a batch that the client wants, and return it."""
         self.has_requested = True
         epoch, index = key
         batch = PendingBatch(self, epoch, index, self.plan.valid(index), request, now_s)
         self.wanted[key] = batch
-        self.waiting.append(batch)
+        return batch
 
 
 class SessionRegistry:

@@ -1,7 +1,8 @@
 """The sessions of a node process as a state machine: events in, instructions out, no clock.
 
     Hello ─► OpenSlots ─► SlotsOpened ─► Welcome
-    Request ─► batch waits for a slot ─► chunks to workers ─► SendChunk … ─► client releases it
+    Request ─► batch waits for its samples, where a store has these: FetchSamples ─► SamplesFetched
+            ─► it waits for a slot ─► chunks to workers ─► SendChunk … ─► client releases it
             ─► ReturnSlot ─► SlotReturned ─► slot takes the next batch
     SlotsClaimed ─► ShareSlots ─► Lent instead of chunks, once the batch is whole
     Bye, lease expired, peer gone, holder gone
@@ -81,6 +82,7 @@ class SessionTable(Filling):
         self._handlers: dict[type[Any], Callable[[Any], object]] = {
             Filled: self._on_filled,
             FillFailed: self._on_failed,
+            events.SamplesFetched: self._on_fetched,
             HelloReceived: self._on_hello,
             events.MessageReceived: self._on_message,
             events.SlotReturned: self._on_slot_returned,
@@ -102,7 +104,7 @@ class SessionTable(Filling):
     def is_idle(self) -> bool:
         """Whether no requested batch remains to be filled."""
         waiting = any(session.waiting for session in self.sessions.open.values())
-        return self.dispatcher.is_idle and not waiting
+        return self.dispatcher.is_idle and not (waiting or self.fetching)
 
     @property
     def queued_batches(self) -> int:
@@ -139,6 +141,7 @@ class SessionTable(Filling):
                 session=session.number,
                 sharers=self.sessions.count_alike(session),
                 verdict=self.verdict,
+                store=self._find_store(session) if self.is_fetching(session) else "",
             )
             self._send(event.peer, pong)
         else:
@@ -187,9 +190,16 @@ class SessionTable(Filling):
         if refusal is not None:
             self._refuse(session.peer, refusal, session.number)
         else:
+            is_cached = bool(self._find_store(session))
             for key in fresh:
-                session.want(key, request.number, self._now_s)
+                batch = session.want(key, request.number, self._now_s)
+                batch.is_unowned = key in request.unowned
+                self._begin(batch, is_cached=is_cached)
         self._give_slots(session)
+
+    def _find_store(self, session: Session) -> str:
+        dataset = self.datasets[session.dataset]
+        return dataset.store if isinstance(dataset, ServedDataset) else ""
 
     def _on_slot_returned(self, event: events.SlotReturned) -> None:
         session = self.sessions.open.get(event.session)

@@ -9,19 +9,17 @@ splits: where it seems so, it is an error unless the spec takes all splits.
 
 import os
 from collections.abc import Collection, Iterator
-from pathlib import Path
 from typing import Final
 
 from feeder.errors import ConfigError, DatasetError
 from feeder.process.path_text import decode_name, encode_name, printable
 from feeder.source.contents import describe_file
-from feeder.source.item_bytes import sniff_file
 from feeder.source.kinds import Kind
 from feeder.source.label_files.columns import has_image_suffix
 from feeder.source.listing import ItemListing
 from feeder.source.location.splits import find_splits, pair_splits
-from feeder.source.location.storage import is_folder, scan_folder, show_path
-from feeder.source.source import LooseFiles
+from feeder.source.location.storage import is_folder, is_url, scan_folder, show_path
+from feeder.source.source import FOLDERS_AHEAD, LooseFiles
 
 
 class ClassFolder(LooseFiles):
@@ -43,7 +41,8 @@ class ClassFolder(LooseFiles):
             )
         deep = 0
         common: set[str] | None = None
-        for name in classes:
+        for number, name in enumerate(classes):
+            self.walk_ahead(classes[number : number + FOLDERS_AHEAD])
             folders = self._list_class(name, listing)
             deep += bool(folders)
             common = folders if common in (None, folders) else set()
@@ -66,16 +65,16 @@ class ClassFolder(LooseFiles):
 
     def _warn_of_training_set(self, classes: list[str], listing: ItemListing) -> None:
         """Note a training set beside this one that has other classes: labels would be shifted."""
-        above, name = os.path.split(self._root)
+        above, name = os.path.split(self._root.rstrip(b"/"))
+        if self.is_remote and not is_url(above):
+            return  # it is a whole bucket
         try:
-            beside = [decode_name(entry.name) for entry in os.scandir(above) if is_folder(entry)]
-            training = pair_splits(beside).get(decode_name(name))
+            training = pair_splits(_list_folders(above)).get(decode_name(name))
             if training is None:
                 return
-            entries = list(os.scandir(os.path.join(above, encode_name(training))))
-        except OSError:  # what cannot be listed is not packed either
+            others = {*_list_folders(os.path.join(above, encode_name(training)))}
+        except DatasetError:  # what cannot be listed is not packed either
             return
-        others = {decode_name(entry.name) for entry in entries if is_folder(entry)}
         differing = {each for each in others ^ {*classes} if not each.startswith(".")}
         if others and differing:
             first = min(differing)
@@ -110,7 +109,7 @@ class ClassFolder(LooseFiles):
         files = 0
         has_image = has_own_image = False
         folders: set[str] = set()
-        for file in self.walk(name, listing):
+        for file, state in self.walk(name, listing):
             files += 1
             if not first or (has_image_suffix(file) and not has_image_suffix(first)):
                 first = file
@@ -118,10 +117,10 @@ class ClassFolder(LooseFiles):
             if is_below:
                 folders.add(folder)
             is_known = has_image if is_below else has_own_image
-            if not is_known and sniff_file(self.path(file)) is not None:
+            if not is_known and self.begins_like_image(file, state):
                 has_image = True
                 has_own_image = has_own_image or not is_below
-            self.add(file, name, listing)
+            self.add(file, name, listing, state)
         if not has_image and (files or not self._spec.may_lack_images):
             raise DatasetError(self._describe_empty(name, first, files))
         splits = find_splits(sorted(folders))
@@ -137,12 +136,17 @@ class ClassFolder(LooseFiles):
         shown = show_path(self.path(name))
         if not files:
             return f"class folder {shown} holds no images: add some or remove the folder"
-        what = describe_file(Path(os.fsdecode(self.path(first))))
+        what = describe_file(decode_name(self.path(first)))
         others = f"{files:,} other files" if files > 1 else "1 other file"
         return (
             f"class folder {shown} holds no images, only {others}; "
             f"{printable(first.rpartition('/')[2])} {what}; add some or remove the folder"
         )
+
+
+def _list_folders(folder: bytes) -> list[str]:
+    entries = scan_folder(folder, "folder")
+    return [decode_name(entry.name) for entry in entries if is_folder(entry)]
 
 
 def _name_two(names: Collection[str]) -> str:

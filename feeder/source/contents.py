@@ -3,18 +3,17 @@
 Invariant: the result does not depend on the order in which the file system lists the folder.
 """
 
+import math
 import os
 import re
-from pathlib import Path
 from typing import Final
 
-from feeder.errors import DatasetError
-from feeder.process.path_text import path_to_text, printable
-from feeder.process.regular_file import read_regular
+from feeder.errors import DatasetError, StoreError
+from feeder.process.path_text import decode_name, printable
 from feeder.source.kinds import MODULES, find_kind
 from feeder.source.label_files.columns import has_image_suffix
 from feeder.source.location.file_format import inflate_start, is_zstd, recognise_other
-from feeder.source.location.storage import is_folder, read_whole, scan_folder
+from feeder.source.location.storage import encode_path, is_folder, read_whole, scan_folder
 
 _LABELS: Final = re.compile(r"\.(csv|tsv|json|jsonl|ndjson)$", re.IGNORECASE)
 _SAVED: Final = frozenset({"state.json", "dataset_dict.json"})
@@ -26,12 +25,10 @@ _MANIFEST_BYTES_MAX: Final = 64 << 20
 
 
 class FolderContents:
-    """What a folder directly holds, besides hidden entries; names are sorted, as paths in Python.
+    """What a folder directly holds, besides hidden entries; names are sorted, as text of UTF-8."""
 
-    DatasetError if it cannot be listed.
-    """
-
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: str, *, images_max: float = math.inf) -> None:
+        """Look no further after ``images_max`` images; DatasetError if it cannot be listed."""
         self.folders: list[str] = []
         self.containers: dict[str, list[str]] = {}
         """Files by what they seem to be: "tar files"."""
@@ -43,11 +40,16 @@ class FolderContents:
         """The first few other files."""
         self.is_saved = False
         """Whether Hugging Face's ``save_to_disk`` wrote it."""
+        self.is_packed = False
+        """Whether it is a dataset that Feeder packed."""
         kinds = [kind for name in MODULES if (kind := find_kind(name)).what]
-        for entry in scan_folder(os.fsencode(path), "source folder"):
-            name = os.fsdecode(entry.name)
+        for entry in scan_folder(encode_path(path), "source folder"):
+            name = decode_name(entry.name)
             if name.startswith("."):
                 continue
+            if self.images >= images_max:
+                break
+            self.is_packed |= name == _MANIFEST and _is_packed(os.path.join(path, name))
             self.is_saved |= name in _SAVED
             if is_folder(entry):
                 self.folders.append(name)
@@ -61,10 +63,8 @@ class FolderContents:
             else:
                 self.others.append(name)
         for names in (self.folders, self.labels, self.others, *self.containers.values()):
-            names.sort(key=path_to_text)
+            names.sort()
         del self.others[_OTHERS_MAX:]
-        self.is_packed = _is_packed(path)
-        """Whether it is a dataset that Feeder packed."""
 
     def describe(self) -> str:
         """Return folders, images and containers, counted, for a message."""
@@ -77,32 +77,34 @@ class FolderContents:
         )
 
 
-def recognise_file(path: Path) -> tuple[str, str, str]:
+def recognise_file(path: str) -> tuple[str, str, str]:
     """Return the kind of source that a file is by its first bytes, what it is called, and a remedy.
 
     The kind is "" where it is none, the remedy where none is known. Raises DatasetError for a file
     that cannot be read.
     """
-    start = read_whole(path, _START_BYTES)
+    start, file_name = read_whole(path, _START_BYTES), os.path.basename(path)
     content = inflate_start(start)
     for name in reversed(MODULES):
         kind = find_kind(name)
-        if kind.matches is not None and kind.matches(content, path.name):
+        if kind.matches is not None and kind.matches(content, file_name):
             return name, kind.what, ""
     if is_zstd(start):  # by its name, as the library may be missing
         for name in MODULES:
-            if (kind := find_kind(name)).has_name(path.name):
+            if (kind := find_kind(name)).has_name(file_name):
                 return name, kind.what, ""
-    what, remedy = recognise_other(start, path.name)
+    what, remedy = recognise_other(start, file_name)
     return "", what, remedy
 
 
-def describe_file(path: Path) -> str:
+def describe_file(path: str) -> str:
     """Return what the file at ``path`` is and what to do about it: "is a QOI image: convert it"."""
     try:
         _, what, remedy = recognise_file(path)
+    except StoreError:
+        raise
     except DatasetError as error:
-        return str(error).removeprefix(f"{printable(path_to_text(path))} ")
+        return str(error).removeprefix(f"{printable(path)} ")
     return f"is {what}: {remedy}" if remedy else f"is {what}"
 
 
@@ -111,8 +113,10 @@ def is_label_name(name: str) -> bool:
     return _LABELS.search(name) is not None
 
 
-def _is_packed(folder: Path) -> bool:
+def _is_packed(manifest: str) -> bool:
     try:
-        return b'"feeder-dataset"' in read_regular(folder / _MANIFEST, _MANIFEST_BYTES_MAX)
-    except OSError:
+        return b'"feeder-dataset"' in read_whole(manifest, _MANIFEST_BYTES_MAX)
+    except StoreError:
+        raise
+    except DatasetError:
         return False

@@ -15,14 +15,20 @@ import os
 import stat
 import zlib
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any, Final
 
 from feeder.errors import DatasetError
-from feeder.process.path_text import path_to_text, printable
 from feeder.source.kinds import missing_extra
 from feeder.source.location.file_format import GZIP, UNPACK, is_zlib, is_zstd, recognise_other
-from feeder.source.location.storage import StoredFile
+from feeder.source.location.objects import ObjectFile
+from feeder.source.location.storage import (
+    FilePath,
+    StoredFile,
+    encode_path,
+    is_url,
+    open_stored,
+    show_path,
+)
 
 _START_BYTES: Final = 12
 _PIECE_BYTES: Final = 1 << 18
@@ -78,7 +84,9 @@ class Pieces(io.RawIOBase):
 class Content(io.BufferedReader):
     """The content of a container: of a regular file as it is stored, or a stream."""
 
-    def __init__(self, raw: Pieces | _Stored, where: str = "", stored_bytes: int = 0) -> None:
+    def __init__(
+        self, raw: Pieces | _Stored | ObjectFile, where: str = "", stored_bytes: int = 0
+    ) -> None:
         super().__init__(raw, _BUFFER_BYTES)
         self.where = where
         """The container's path, for messages."""
@@ -101,28 +109,40 @@ class Content(io.BufferedReader):
 
 @contextlib.contextmanager
 def open_container(
-    path: Path, listed: int | None = None, *, is_plain: Callable[[bytes], bool] | None = None
+    path: FilePath,
+    listed: int | None = None,
+    *,
+    where: str = "",
+    is_plain: Callable[[bytes], bool] | None = None,
 ) -> Iterator[Content]:
-    """Open the file or named pipe ``path`` for its content, decompressed.
+    """Open the file, named pipe or object ``path`` for its content, decompressed.
 
-    ``is_plain`` is given for a format that may be compressed as ZLIB, which has no magic number: it
-    returns whether the first 12 bytes are those of the format itself. Raises DatasetError if the
-    file cannot be opened or is compressed in another way, ResourceError without the library for its
-    compression. At the end SourceChangedError is raised unless it has the stamp ``listed``.
+    Messages call it ``where``, by default its path. ``is_plain`` is given for a format that may be
+    compressed as ZLIB, which has no magic number: it returns whether the first 12 bytes are those
+    of the format itself. Raises DatasetError if the file cannot be opened or is compressed in
+    another way, ResourceError without the library for its compression. At the end
+    SourceChangedError is raised unless it has the stamp ``listed``.
     """
-    where = printable(path_to_text(path))
+    where = where or show_path(encode_path(path))
     try:
-        stored = StoredFile(path, listed, is_pipe=path.is_fifo())
+        is_pipe = not is_url(path) and stat.S_ISFIFO(os.stat(encode_path(path)).st_mode)
+        stored = open_stored(path, listed, is_pipe=is_pipe)
     except OSError as error:
         if error.errno in (errno.EMFILE, errno.ENFILE):
             raise
         raise DatasetError(f"{where} cannot be opened: {error.strerror}") from None
     with stored:
-        raw = _Stored(stored.descriptor, where)
-        yield _open_content(Content(raw, where, stored.size_bytes), is_plain)
+        raw: _Stored | ObjectFile
+        if isinstance(stored, StoredFile):
+            raw = _Stored(stored.descriptor, where)
+        else:
+            raw = ObjectFile(stored)
+        yield _open_content(Content(raw, where, stored.size_bytes), is_plain, is_pipe=is_pipe)
 
 
-def _open_content(stored: Content, is_plain: Callable[[bytes], bool] | None) -> Content:
+def _open_content(
+    stored: Content, is_plain: Callable[[bytes], bool] | None, *, is_pipe: bool
+) -> Content:
     start = stored.read(_START_BYTES)
     what, remedy = recognise_other(start)
     if remedy == UNPACK:
@@ -133,7 +153,7 @@ def _open_content(stored: Content, is_plain: Callable[[bytes], bool] | None) -> 
         pieces = _decompress(stored, start, "zstd")
     elif is_plain is not None and is_zlib(start) and not is_plain(start):
         pieces = _decompress(stored, start, "ZLIB")
-    elif stat.S_ISFIFO(os.fstat(stored.fileno()).st_mode):
+    elif is_pipe:
         pieces = _read_pipe(stored, start)
     else:
         stored.seek(0)

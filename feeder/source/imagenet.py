@@ -17,18 +17,18 @@ are no classes.
 """
 
 import io
+import os
 import re
 import zlib
-from pathlib import Path
 from typing import Any, Final
 
 from feeder.errors import ConfigError, DatasetError
-from feeder.process.path_text import path_from_text, printable
+from feeder.process.path_text import encode_name, printable
 from feeder.source.decompress import open_container
 from feeder.source.kinds import Kind, missing_extra
 from feeder.source.label_files.tables import read_class_names
 from feeder.source.listing import ItemListing
-from feeder.source.location.storage import read_whole
+from feeder.source.location.storage import is_folder_path, read_whole, stamp_path
 from feeder.source.source import SourceSpec
 from feeder.source.tar_members import SUFFIXES, TarSource, TarWalk, find_first, is_tar
 
@@ -125,7 +125,7 @@ def _read_ground_truth(spec: SourceSpec) -> tuple[tuple[str, ...], tuple[str, ..
     meta.mat.
     """
     where = printable(spec.labels_file)
-    text, meta = _find_files(path_from_text(spec.labels_file), where)
+    text, meta = _find_files(spec.labels_file, where)
     try:
         lines = tuple(line.strip() for line in text.decode("utf-8-sig").rstrip().split("\n"))
     except UnicodeDecodeError as error:
@@ -139,7 +139,7 @@ def _read_ground_truth(spec: SourceSpec) -> tuple[tuple[str, ...], tuple[str, ..
     if not all(line.isascii() and line.isdecimal() for line in lines):
         return lines, ()
     if spec.class_names_file:
-        classes = read_class_names(path_from_text(spec.class_names_file))
+        classes = read_class_names(spec.class_names_file)
         if len(classes) >= _ORDER_CHECKED_FROM and [*classes] == sorted(classes):
             raise ConfigError(
                 f"{printable(spec.class_names_file)} is in alphabetic order, which ILSVRC2012's "
@@ -157,21 +157,22 @@ def _read_ground_truth(spec: SourceSpec) -> tuple[tuple[str, ...], tuple[str, ..
     return tuple(classes[int(line) - 1] for line in lines), classes
 
 
-def _find_files(path: Path, where: str) -> tuple[bytes, bytes | None]:
+def _find_files(path: str, where: str) -> tuple[bytes, bytes | None]:
     """Return the content of the text file and, if there is one, of meta.mat."""
-    if path.is_dir():
-        folder = path / "data" if (path / "data" / GROUND_TRUTH).exists() else path
-        text = read_whole(folder / GROUND_TRUTH, _FILE_BYTES_MAX)
-        return text, read_whole(folder / META, _FILE_BYTES_MAX)
+    if is_folder_path(path):
+        inside = os.path.join(path, "data")
+        folder = inside if os.path.exists(encode_name(f"{inside}/{GROUND_TRUTH}")) else path
+        text = read_whole(os.path.join(folder, GROUND_TRUTH), _FILE_BYTES_MAX)
+        return text, read_whole(os.path.join(folder, META), _FILE_BYTES_MAX)
     with open_container(path) as content:
         if is_tar(content.read(512)):
             return _find_members(path, where)
-    beside = path.with_name(META)
+    beside = os.path.join(os.path.dirname(path), META)
     text = read_whole(path, _FILE_BYTES_MAX)
-    return text, read_whole(beside, _FILE_BYTES_MAX) if beside.exists() else None
+    return text, read_whole(beside, _FILE_BYTES_MAX) if stamp_path(beside) else None
 
 
-def _find_members(path: Path, where: str) -> tuple[bytes, bytes]:
+def _find_members(path: str, where: str) -> tuple[bytes, bytes]:
     members: dict[str, bytes] = {}
     with open_container(path) as content:
         walk = TarWalk(content)

@@ -10,7 +10,7 @@ from typing import Final, Literal
 
 from feeder.errors import DatasetError
 from feeder.source.location.file_format import CONVERT, recognise_other
-from feeder.source.location.storage import StoredFile, check_listed
+from feeder.source.location.storage import StoredFile, check_listed, open_stored
 
 FILE_BYTES_MAX: Final = 1 << 30
 SNIFF_BYTES: Final = 32
@@ -100,7 +100,7 @@ def sniff_format(start: bytes) -> str | None:
 def sniff_file(path: bytes) -> str | None:
     """Return the format of the file at ``path`` as ``sniff_format`` does; None if unreadable."""
     try:
-        with StoredFile(path) as file:
+        with open_stored(path) as file:
             return sniff_format(file.read(0, SNIFF_BYTES))
     except OSError:
         return None

@@ -13,6 +13,7 @@ column of the file of labels, or else is the folder that its file is in, where t
 Without labels every image counts, by its suffix or else by its first bytes.
 """
 
+import os
 from array import array
 from collections import Counter
 from collections.abc import Mapping
@@ -22,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from feeder.errors import ConfigError, DatasetError
-from feeder.process.path_text import decode_name, path_from_text, path_to_text, printable
+from feeder.process.path_text import decode_name, printable
 from feeder.source.item_bytes import FaultKind, SourceError, sniff_file
 from feeder.source.kinds import Kind
 from feeder.source.label_files.columns import BadLabel, has_image_suffix, parse_decimal
@@ -61,9 +62,9 @@ class LabelledFolder(LooseFiles):
                 f"{shown} has no labels: name their file with --labels, or give --label-kind none"
             )
         others = 0
-        for name in self.walk("", listing):
+        for name, state in self.walk("", listing):
             if self.is_image(name):
-                self.add(name, None, listing)
+                self.add(name, None, listing, state)
             else:
                 others += 1
         if not listing.about.items:
@@ -80,11 +81,11 @@ class _Listing:
 
     def __init__(self, folder: LabelledFolder, spec: SourceSpec, listing: ItemListing) -> None:
         self._folder, self._spec, self._listing = folder, spec, listing
-        path = path_from_text(spec.labels_file)
         self._shown = printable(spec.labels_file)
-        self._name = printable(path_to_text(path.name))
+        labels_folder, name = os.path.split(spec.labels_file)
+        self._name = printable(name)
         self._file = LabelFile(
-            path,
+            spec.labels_file,
             image=spec.image,
             label=spec.label,
             label_kind=spec.label_kind,
@@ -93,13 +94,13 @@ class _Listing:
         listing.about.base = spec.label_base or 0
         listing.about.by_name |= bool(self._file.classes)
         listing.about.field = " of ".join(filter(None, (self._file.field, self._name)))
-        keys, folders = array("Q"), set()
-        for name in folder.walk("", listing):
+        keys, states, folders = array("Q"), array("Q"), set()
+        for name, state in folder.walk("", listing):
             keys.append(hash_name(name))
+            states.extend(state or ())  # 16 bytes for an object: looking at each would be a request
             folders.add(name.partition("/")[0] if "/" in name else "")
-        self._files = NameKeys(keys)
-        root = decode_name(folder.path(""))
-        self._names = NameFinder(root, path_to_text(path.parent), self._files)
+        self._files = NameKeys(keys, states)
+        self._names = NameFinder(decode_name(folder.path("")), labels_folder, self._files)
         self._split_folders = frozenset(find_splits(sorted(folders - {""})))
         self._folder_split: str | None = None  # the only one to be taken
 
@@ -210,7 +211,7 @@ class _Listing:
         other = next((each for each in rows if repr(each.label) != repr(row.label)), None)
         try:
             if other is None:
-                self._folder.add(name, self._read_label(row), self._listing)
+                self._add(name, self._read_label(row))
             elif self._spec.label_kind != "multi":
                 reason = f"it has another label in {self._file.unit} {other.number}"
                 raise SourceError("two-labels", f"{reason} (--label-kind multi takes all)")
@@ -220,9 +221,12 @@ class _Listing:
                     label = self._read_label(row)
                     self._check_confidence(row)
                     labels.update(dict.fromkeys(label if isinstance(label, list) else [label]))
-                self._folder.add(name, [*labels], self._listing)
+                self._add(name, [*labels])
         except SourceError as error:
             self._reject(name, error.kind, row, error.reason)
+
+    def _add(self, name: str, label: object) -> None:
+        self._folder.add(name, label, self._listing, self._files.state_of(name))
 
     def _reject_row(self, row: LabelRow) -> None:
         """Reject a row without a file."""
@@ -266,7 +270,7 @@ class _Listing:
         keys = NameKeys(unlabelled)
         others = 0
         hidden = self._listing.about.hidden
-        for name in self._folder.walk("", self._listing):
+        for name, _ in self._folder.walk("", self._listing):
             path = decode_name(self._folder.path(name))
             if name not in keys or path == self._spec.labels_file:
                 continue

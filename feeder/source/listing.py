@@ -5,6 +5,7 @@
     list-00003.spill     the images' bytes, where the container cannot be read in any order
     list-00003.rejected  items that cannot become samples: {"kind", "path", "reason"} a line
     list-00003.json      ListedContainer, written last: the list is complete
+    fetched-…            a container of a store (feeder.source.fetch)
 
 So 14 million items take 64 bytes and their name each, in the page cache. A list whose last file is
 missing is written again; one that is complete is used again unless the container has changed.
@@ -79,6 +80,8 @@ class ListedContainer(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     bytes: int = 0
     """Of all items."""
     spilled_bytes: int = 0
+    is_fetched: bool = False
+    """Whether the container itself was copied, from a store."""
     rejected: int = 0
     hidden: int = 0
     """Files and folders left out because their names begin with a dot."""
@@ -99,6 +102,11 @@ class ListedContainer(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     notes: tuple[str, ...] = ()
     """Lines for the user."""
 
+    @property
+    def is_copied(self) -> bool:
+        """Whether its images are read from a copy in the work folder."""
+        return self.is_fetched or self.spilled_bytes > 0
+
 
 class ItemListing:
     """Writes the list of one container; a context manager that removes an unfinished one."""
@@ -111,12 +119,17 @@ class ItemListing:
         label_kind: LabelChoice | None = None,
         progress: Progress | None = None,
         stamp: int | None = None,
+        copy: Path | None = None,
     ) -> None:
-        """``stamp`` is the container's, which its readers compare; None: any."""
+        """``stamp`` is that of the container, which its readers compare; None: any.
+
+        ``copy`` is what they read instead, where it is in a store.
+        """
         self.folder = folder
         self.stamp = stamp
+        self.copy = copy
         self.number = number
-        self.about = ListedContainer(by_name=label_kind == "name")
+        self.about = ListedContainer(by_name=label_kind == "name", is_fetched=copy is not None)
         self._has_labels = label_kind != "none"
         self._is_split = label_kind in ("multi", "one-hot", "multi-hot")
         self._progress = progress
@@ -347,6 +360,11 @@ def map_text(path: Path) -> Text:
 def list_path(folder: Path, number: int, suffix: str) -> Path:
     """Return a file of the list of container ``number`` in the work folder."""
     return folder / f"list-{number:05d}.{suffix}"
+
+
+def fetched_path(folder: Path, url: str, stamp: int) -> Path:
+    """Return the copy of an object in the work folder."""
+    return folder / f"fetched-{xxhash.xxh3_64_hexdigest(encode_name(url))}-{stamp:016x}"
 
 
 def forget_list(folder: Path, number: int) -> None:

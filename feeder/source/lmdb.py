@@ -18,7 +18,7 @@ from typing import Final
 import numpy as np
 
 from feeder.errors import DatasetError
-from feeder.process.path_text import decode_name, path_to_text, printable
+from feeder.process.path_text import decode_name, printable
 from feeder.source.item_bytes import SNIFF_BYTES, SourceError, describe_foreign, sniff_format
 from feeder.source.kinds import Kind, missing_extra
 from feeder.source.listing import ItemListing
@@ -40,10 +40,10 @@ class LmdbFiles(ContainerSource):
 
     def list_items(self, container: int, listing: ItemListing) -> None:
         """Add the values of a file; ResourceError without the package lmdb; see ``Source``."""
-        where, prefix = printable(path_to_text(self.path(container))), self.prefix(container)
+        where, prefix = self.where(container), self.prefix(container)
         metadata = 0
         listing.about.base = self._spec.label_base or 0
-        with StoredFile(self.path(container), listing.stamp) as file:
+        with StoredFile(listing.copy or self.path(container), listing.stamp) as file:
             for key, at, size_bytes in _walk(file, where):
                 if _METADATA.fullmatch(key):
                     metadata += 1

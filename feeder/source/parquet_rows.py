@@ -17,17 +17,19 @@ import contextlib
 import json
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any, Final, cast
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from feeder.errors import ConfigError, DatasetError, FeederError
-from feeder.process.path_text import decode_name, path_from_text, printable
+from feeder.errors import ConfigError, DatasetError, FeederError, StoreError
+from feeder.process.path_text import decode_name, printable
 from feeder.source.item_bytes import SourceError, check_size
 from feeder.source.label_files.columns import SplitColumn, choose_label
 from feeder.source.listing import ItemListing
-from feeder.source.location.storage import StoredFile
+from feeder.source.location.objects import ObjectFile, StoredObject
+from feeder.source.location.storage import StoredFile, open_stored
 from feeder.source.raw_labels import RawLabel
 from feeder.source.source import SourceSpec, number_name
 
@@ -60,7 +62,7 @@ def list_rows(spec: SourceSpec, container: int, prefix: str, listing: ItemListin
     """
     count = nulls = 0
     file_name = ""  # of an image that is null
-    with _open_file(spec, container, listing.stamp) as file:
+    with _open_file(spec, container, listing.copy, listing.stamp) as file:
         listing.expect_spill(file.stored_bytes)
         listing.about.base = spec.label_base or 0
         if file.label:
@@ -112,6 +114,8 @@ def count_splits(spec: SourceSpec) -> tuple[str, Mapping[str, int]]:
                     return "", {}
                 else:
                     counts[""] += file.count
+    except StoreError:
+        raise
     except FeederError:
         return "", {}
     return (column, counts) if SplitColumn(column).holds_splits(counts) else ("", {})
@@ -120,7 +124,7 @@ def count_splits(spec: SourceSpec) -> tuple[str, Mapping[str, int]]:
 class _ParquetFile:
     """An open Parquet file."""
 
-    def __init__(self, stored: StoredFile, spec: SourceSpec, name: str) -> None:
+    def __init__(self, stored: StoredFile | StoredObject, spec: SourceSpec, name: str) -> None:
         """Find the columns.
 
         Raises ConfigError where options do not fit or are missing, DatasetError for a file that is
@@ -130,7 +134,9 @@ class _ParquetFile:
         self.stored_bytes = stored.size_bytes
         try:
             self._file = pq.ParquetFile(
-                pa.OSFile(f"/proc/self/fd/{stored.descriptor}"),  # for names of any bytes
+                pa.OSFile(f"/proc/self/fd/{stored.descriptor}")  # for names of any bytes
+                if isinstance(stored, StoredFile)
+                else pa.PythonFile(ObjectFile(stored), "r"),
                 buffer_size=_BUFFER_BYTES,
                 pre_buffer=False,
                 page_checksum_verification=True,
@@ -290,16 +296,16 @@ class _ParquetFile:
 
 @contextlib.contextmanager
 def _open_file(
-    spec: SourceSpec, container: int, listed: int | None = None
+    spec: SourceSpec, container: int, copy: Path | None = None, listed: int | None = None
 ) -> Iterator[_ParquetFile]:
-    """Open a container; raises what ``_ParquetFile`` does.
+    """Open a container, or the copy of it; raises what ``_ParquetFile`` does.
 
     At the end SourceChangedError is raised unless the file has the stamp ``listed``.
     """
     path = spec.containers[container]
     name = printable(path)
     try:
-        stored = StoredFile(path_from_text(path), listed)
+        stored = open_stored(copy or path, listed)
     except OSError as error:
         raise DatasetError(f"{name} cannot be read: {error.strerror}") from None
     with stored:

@@ -14,13 +14,13 @@ import os
 import re
 from array import array
 from collections.abc import Sequence
-from pathlib import Path
+from os.path import join
 from typing import Any, Final
 
 from msgspec.structs import replace
 
-from feeder.errors import ConfigError, DatasetError
-from feeder.process.path_text import encode_name, path_from_text, path_to_text, printable
+from feeder.errors import ConfigError, DatasetError, StoreError
+from feeder.process.path_text import encode_name, path_from_text, printable
 from feeder.source.contents import FolderContents, describe_file, is_label_name, recognise_file
 from feeder.source.item_bytes import sniff_file
 from feeder.source.kinds import MODULES, find_kind
@@ -29,6 +29,7 @@ from feeder.source.label_files.names import NameFinder, NameKeys
 from feeder.source.location.find import find_file, find_files
 from feeder.source.location.split_choice import SplitChoice
 from feeder.source.location.splits import is_split, split_of
+from feeder.source.location.storage import is_folder_path, is_url
 from feeder.source.source import SourceSpec
 
 _LOOKED_AT_MAX: Final = 32  # files; of more, the first of each form of name
@@ -50,7 +51,7 @@ def recognise(
 
     ``kind`` forces one of ``kinds.MODULES``; ``choices`` are other fields of the description.
     Raises ConfigError for what is no source, may be several kinds of one or has several splits
-    without a choice; DatasetError for what does not exist or cannot be read.
+    without a choice; DatasetError for what does not exist or cannot be read, StoreError.
     """
     if kind is not None and kind not in MODULES:
         raise ConfigError(f"--source {printable(kind)}: must be {', '.join(MODULES)}")
@@ -63,10 +64,9 @@ def recognise(
         class_names_file=class_names_file and find_file(class_names_file, "--class-names"),
         **choices,
     )
-    folder = path_from_text(paths[0])
-    if folder.is_dir():
-        return _recognise_folder(spec, folder)
-    if any(path_from_text(path).is_fifo() for path in paths):
+    if is_folder_path(paths[0]):
+        return _recognise_folder(spec, paths[0])
+    if any(not is_url(path) and path_from_text(path).is_fifo() for path in paths):
         kinds = [name for name in MODULES if find_kind(name).is_streamable]
         if kind not in kinds:
             raise ConfigError(
@@ -76,9 +76,9 @@ def recognise(
     return _recognise_files(spec, paths)
 
 
-def _recognise_folder(spec: SourceSpec, folder: Path) -> SourceSpec:
+def _recognise_folder(spec: SourceSpec, folder: str) -> SourceSpec:
     contents = FolderContents(folder)
-    shown = _show(folder)
+    shown = printable(folder)
     if contents.is_packed:
         raise ConfigError(f"{shown} is a packed dataset already: give it to feeder serve")
     if contents.is_saved and not contents.images and not contents.containers:
@@ -102,61 +102,64 @@ def _recognise_folder(spec: SourceSpec, folder: Path) -> SourceSpec:
                 f"{shown} holds no {plural} by their names: give them by a pattern, such as "
                 f"{shown}/*"
             )
-    return _recognise_files(spec, sorted(path_to_text(folder / name) for name in names))
+    return _recognise_files(spec, sorted(join(folder, name) for name in names))
 
 
-def _find_folder_kind(spec: SourceSpec, folder: Path, contents: FolderContents) -> str:
+def _find_folder_kind(spec: SourceSpec, folder: str, contents: FolderContents) -> str:
     """Return whether a folder is a class-folder or a labelled-folder; "" if it has containers."""
-    others = (os.fsencode(folder / name) for name in contents.others)
+    others = (encode_name(join(folder, name)) for name in contents.others)
     has_images = contents.images > 0 or any(map(sniff_file, others))
     if contents.containers:
         if has_images or contents.folders:
-            raise ConfigError(f"{_show(folder)} holds {contents.describe()}: {_CHOOSE}")
+            raise ConfigError(f"{printable(folder)} holds {contents.describe()}: {_CHOOSE}")
         return ""
     needs_labels = not contents.folders or bool(contents.labels) or spec.label_kind == "none"
     if (
         spec.labels_file
         or (has_images and needs_labels)
-        or (len(contents.labels) == 1 and _lists_files(spec, folder / contents.labels[0], folder))
+        or (len(contents.labels) == 1 and _lists_files(spec, folder, contents.labels[0]))
     ):
         return "labelled-folder"
     if contents.others and not contents.folders:
-        what = describe_file(folder / contents.others[0])
-        raise DatasetError(f"{_show(folder)} holds no images; {_show(contents.others[0])} {what}")
+        other = contents.others[0]
+        what = describe_file(join(folder, other))
+        raise DatasetError(f"{printable(folder)} holds no images; {printable(other)} {what}")
     return "class-folder"
 
 
-def _find_labels_file(folder: Path, contents: FolderContents) -> str:
+def _find_labels_file(folder: str, contents: FolderContents) -> str:
     """Return the one file in a folder of images that may have their labels."""
     if not contents.labels:
         raise ConfigError(
-            f"{_show(folder)} holds images without labels: name the file that has them with "
+            f"{printable(folder)} holds images without labels: name the file that has them with "
             "--labels, put the images into a folder per class, or give --label-kind none"
         )
     if len(contents.labels) > 1:
-        shown = ", ".join(map(_show, contents.labels[:_SHOWN_MAX]))
+        shown = ", ".join(map(printable, contents.labels[:_SHOWN_MAX]))
         more = len(contents.labels) - _SHOWN_MAX
         raise ConfigError(
-            f"{_show(folder)} holds {shown}{f' and {more:,} more' * (more > 0)}: choose the file "
-            "that has the labels with --labels"
+            f"{printable(folder)} holds {shown}{f' and {more:,} more' * (more > 0)}: choose the "
+            "file that has the labels with --labels"
         )
-    return path_to_text(folder / contents.labels[0])
+    return join(folder, contents.labels[0])
 
 
-def _lists_files(spec: SourceSpec, path: Path, folder: Path) -> bool:
-    """Return whether one of the first rows of a file lists a file below ``folder``."""
+def _lists_files(spec: SourceSpec, folder: str, name: str) -> bool:
+    """Return whether one of the first rows of a file in a folder lists a file below it."""
     try:
         rows = LabelFile(
-            path, image=spec.image, label=spec.label, label_kind=spec.label_kind
+            join(folder, name), image=spec.image, label=spec.label, label_kind=spec.label_kind
         ).rows()
-        names = NameFinder(path_to_text(folder), path_to_text(folder), NameKeys(array("Q")))
+        names = NameFinder(folder, folder, NameKeys(array("Q")))
         return any(names.find(row.file) for row in itertools.islice(rows, _ROWS_TRIED))
+    except StoreError:
+        raise
     except (ConfigError, DatasetError):
         return False  # it is no file of labels
 
 
 def _choose_folder(
-    spec: SourceSpec, kind: str, folder: Path, contents: FolderContents
+    spec: SourceSpec, kind: str, folder: str, contents: FolderContents
 ) -> SourceSpec:
     """Return the spec of a folder of loose images, or of the split in it that was chosen.
 
@@ -166,32 +169,33 @@ def _choose_folder(
     split: str | None
     if not spec.split and not spec.all_splits and _is_test_set(folder, names):
         split = names[0]
-        note = f"the classes are the folders in {_show(folder / split)}, the only one there"
+        inside = printable(join(folder, split))
+        note = f"the classes are the folders in {inside}, the only one there"
     else:
         split, note = _choice(spec).choose_folder(folder, names)
     spec = _add_note(spec, note)
     if split is not None:
-        path = path_to_text(folder / split)
-        inside = replace(spec, location=path, containers=(path,), split="")
-        return _recognise_folder(inside, folder / split)
-    for name in names[:_FOLDERS_TRIED] if kind == "class-folder" else ():
-        below = FolderContents(folder / name)
+        path = join(folder, split) + "/" * is_url(folder)
+        spec = replace(spec, location=path, containers=(path,), split="")
+        return _recognise_folder(spec, path)
+    for path in [join(folder, name) for name in names[:_FOLDERS_TRIED] if kind == "class-folder"]:
+        below = FolderContents(path, images_max=1)
         if below.containers and not below.images and not below.folders:
             raise ConfigError(
-                f"{_show(folder)} holds no images, and {_show(folder / name)} has "
+                f"{printable(folder)} holds no images, and {printable(path)} has "
                 f"{below.describe()}: give one such folder"
             )
     return replace(spec, kind=kind)
 
 
-def _is_test_set(folder: Path, names: list[str]) -> bool:
+def _is_test_set(folder: str, names: list[str]) -> bool:
     """Return whether a folder holds a test set alone, with its classes, as many archives do.
 
     A training set alone is asked about: then something else is missing.
     """
     if len(names) != 1 or split_of(names[0]) != "test" or not is_split(names[0]):
         return False
-    inside = FolderContents(folder / names[0])
+    inside = FolderContents(join(folder, names[0]), images_max=1)
     return bool(inside.folders) and not (inside.images or inside.containers)
 
 
@@ -225,7 +229,7 @@ def _find_file_kind(paths: Sequence[str]) -> str:
         paths = sorted(names.values())
     seen: dict[str, str] = {}
     for path in paths:
-        kind, what, remedy = recognise_file(path_from_text(path))
+        kind, what, remedy = recognise_file(path)
         if not kind:
             raise DatasetError(_describe_unknown(path, what, remedy))
         seen.setdefault(kind, f"{printable(os.path.basename(path))} is {what}")
@@ -259,7 +263,3 @@ def _choice(spec: SourceSpec) -> SplitChoice:
 
 def _add_note(spec: SourceSpec, note: str) -> SourceSpec:
     return replace(spec, notes=(*spec.notes, note)) if note else spec
-
-
-def _show(path: str | Path) -> str:
-    return printable(path_to_text(path))

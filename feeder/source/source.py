@@ -6,15 +6,18 @@
 A *container* is one file of the source: a tar shard, a TFRecord, a Parquet file. Sources of loose
 files have one container, their folder. Containers are listed independently, by several processes.
 An item's bytes can be read in any order, because packing shuffles; a container that cannot seek is
-copied to the work folder while it is listed (``ItemListing.spill``).
+copied to the work folder while it is listed (``ItemListing.spill``), one in a store before that
+(``fetch``). Loose files in a store are read there, many at a time.
 """
 
 import errno
 import functools
+import itertools
 import os
 import re
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Final, Literal, NamedTuple, Protocol
 
@@ -23,26 +26,47 @@ import msgspec
 from feeder.errors import ConfigError, DatasetError
 from feeder.plan.labels import LabelChoice, Uncertain
 from feeder.process.path_text import decode_name, encode_name, path_from_text, printable
-from feeder.source.item_bytes import SourceError, check_size, read_source
+from feeder.process.punched_file import punch_hole
+from feeder.source.item_bytes import (
+    SNIFF_BYTES,
+    SourceError,
+    check_size,
+    read_source,
+    sniff_file,
+    sniff_format,
+)
 from feeder.source.kinds import find_kind
-from feeder.source.listing import ItemListing, list_path
+from feeder.source.listing import ItemListing, fetched_path, list_path
+from feeder.source.location.objects import (
+    ObjectEntry,
+    read_object,
+    read_start,
+    walk_objects,
+)
 from feeder.source.location.storage import (
     StoredFile,
     check_listed,
     is_folder,
+    is_url,
+    look_at_path,
     scan_folder,
     show_path,
-    stamp_status,
 )
 
 _OPEN_MAX: Final = 64
 _PATH_BYTES_MAX: Final = 512
 _DEPTH_MAX: Final = 64
+FOLDERS_AHEAD: Final = 16
+"""Folders in a store that are listed at a time."""
+_ENTRIES_AHEAD: Final = 2000  # two pages, more than a class of ImageNet has
 _COMPRESSIONS: Final = ("gz", "gzip", "zst", "zlib")
 
 
 class SourceSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Where a source is and how to read it; paths are absolute, as ``path_to_text`` writes them."""
+    """Where a source is and how to read it.
+
+    Paths are absolute, as ``path_to_text`` writes them, or URLs; those of folders end with "/".
+    """
 
     kind: str
     """One of ``kinds.MODULES``, or "samples"."""
@@ -77,6 +101,20 @@ class SourceSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
         """Whether the images are files, and the one container is their folder."""
         return self.kind != "samples" and not find_kind(self.kind).what
 
+    @property
+    def is_remote(self) -> bool:
+        """Whether it is in a store."""
+        return bool(self.containers) and is_url(self.containers[0])
+
+    @property
+    def is_fetched(self) -> bool:
+        """Whether its containers are fetched before they are listed."""
+        return self.is_remote and not self.is_loose
+
+
+FileState = tuple[int, int]
+"""Size in bytes and stamp of a file."""
+
 
 class Item(NamedTuple):
     """An item as it was listed."""
@@ -103,8 +141,11 @@ class Source(Protocol):
     def read_item(self, item: Item) -> bytes:
         """Return the bytes of an item's image; SourceError if they cannot be read.
 
-        Raises SourceChangedError if their file is not the one that was listed.
+        Raises SourceChangedError if their file is not the one that was listed, and StoreError.
         """
+
+    def drop_copies(self, items: Iterable[Item]) -> None:
+        """Give back the room that copies of these items take: they are not read again."""
 
     def close(self) -> None:
         """Close what is open; idempotent."""
@@ -123,8 +164,12 @@ class ContainerSource:
         self._open: OrderedDict[int, tuple[StoredFile, bool]] = OrderedDict()
 
     def path(self, container: int) -> Path:
-        """Return the container's file."""
+        """Return the container's file; of one that is in no store."""
         return path_from_text(self._spec.containers[container])
+
+    def where(self, container: int) -> str:
+        """Return what messages call the container: its path or URL."""
+        return printable(self._spec.containers[container])
 
     def prefix(self, container: int) -> str:
         """Return what the names of a container's items begin with: "" for an only one, or "STEM/".
@@ -145,12 +190,12 @@ class ContainerSource:
         """See ``Source``; SourceError (unreadable, empty, too-large, truncated)."""
         check_size(item.size_bytes, "it has no bytes")
         try:
-            file, is_copy = self._open_file(item.container)
+            file, is_copy = self._open_file(item)
             data = file.read(item.offset, item.size_bytes)
             if not is_copy:
                 check_listed(file.path, item.stamp, file.descriptor)
         except OSError as error:
-            if error.errno in (errno.EMFILE, errno.ENFILE):
+            if error.errno in (errno.EMFILE, errno.ENFILE) or self._spec.is_remote:
                 raise
             check_listed(os.fsencode(self.path(item.container)), item.stamp)
             raise SourceError("unreadable", error.strerror or type(error).__name__) from None
@@ -158,23 +203,45 @@ class ContainerSource:
             raise SourceError("truncated", "its file ends too early")
         return data
 
+    def drop_copies(self, items: Iterable[Item]) -> None:
+        """See ``Source``; whole blocks of the disk are given back, if its file system can."""
+        ordered = sorted(items, key=lambda item: (item.container, item.offset))
+        for _, group in itertools.groupby(ordered, key=lambda item: item.container):
+            some = list(group)
+            copy = self._find_copy(some[0])
+            if copy is not None:
+                with copy.open("r+b") as file:
+                    for item in some:
+                        if not punch_hole(file.fileno(), item.offset, item.size_bytes):
+                            return
+
     def close(self) -> None:
         """Close all files; idempotent."""
         while self._open:
             self._open.popitem()[1][0].close()
 
-    def _open_file(self, container: int) -> tuple[StoredFile, bool]:
+    def _open_file(self, item: Item) -> tuple[StoredFile, bool]:
         """Return the open file that has a container's items, and whether it is a copy."""
+        container = item.container
         if container in self._open:
             self._open.move_to_end(container)
             return self._open[container]
         while len(self._open) >= _OPEN_MAX:
             self._open.popitem(last=False)[1][0].close()
-        copy = list_path(self._work_folder, container, "spill")
-        is_copy = copy.exists()
-        file = StoredFile(copy if is_copy else self.path(container))
-        self._open[container] = file, is_copy
-        return file, is_copy
+        copy = self._find_copy(item)
+        file = StoredFile(self.path(container) if copy is None else copy)
+        self._open[container] = file, copy is not None
+        return file, copy is not None
+
+    def _find_copy(self, item: Item) -> Path | None:
+        """Return the copy of an item's container in the work folder, if there is one."""
+        spilled = list_path(self._work_folder, item.container, "spill")
+        if spilled.exists():
+            return spilled
+        if self._spec.is_fetched:
+            url = self._spec.containers[item.container]
+            return fetched_path(self._work_folder, url, item.stamp or 0)
+        return None
 
 
 def number_name(prefix: str, number: int, path: bytes = b"") -> str:
@@ -188,7 +255,8 @@ class LooseFiles:
 
     All but hidden ones count, through links. Names are the file system's bytes, decoded as UTF-8
     whatever the locale: the same source gives the same dataset everywhere. The files of a folder
-    come in the file system's order and are not kept: a folder may hold millions.
+    come in the file system's order and are not kept: a folder may hold millions. A folder of
+    objects has no folders in it: what is below it comes in one listing, with all sizes and stamps.
     """
 
     def __init__(self, spec: SourceSpec) -> None:
@@ -200,6 +268,10 @@ class LooseFiles:
             )
         self._spec = spec
         self._root = encode_name(spec.containers[0])
+        self.is_remote = spec.is_remote
+        self._pool = ThreadPoolExecutor(FOLDERS_AHEAD)  # which starts threads at its first use
+        self._ahead: dict[str, Future[tuple[Iterator[ObjectEntry], bool]]] = {}
+        self._begins_with_image: dict[str, bool] = {}  # first files of folders
 
     def path(self, name: str) -> bytes:
         """Return the path of the file called ``name``, or of the folder; "" is the whole one."""
@@ -207,14 +279,17 @@ class LooseFiles:
 
     def walk(
         self, name: str, listing: ItemListing, *, above: tuple[tuple[int, int], ...] = ()
-    ) -> Iterator[str]:
+    ) -> Iterator[tuple[str, FileState | None]]:
         """Yield the name, relative to the container, of each file below its folder ``name``.
 
-        Names have '/' between folders. Hidden entries are counted in ``listing``. ``above`` are the
-        folders above it, by device and inode. Raises DatasetError for a folder that cannot be
-        listed or links to one above it.
+        With size and stamp, where these come with the name. Names have '/' between folders. Hidden
+        entries are counted in ``listing``. ``above`` are the folders above it, by device and inode.
+        Raises DatasetError for a folder that cannot be listed or links to one above it.
         """
         path = self.path(name)
+        if self.is_remote:
+            yield from self._walk_objects(name, listing)
+            return
         try:
             status = os.stat(path)
         except OSError as error:
@@ -232,25 +307,86 @@ class LooseFiles:
             elif is_folder(entry):
                 folders.append(entry_name)
             else:
-                yield entry_name
+                yield entry_name, None
         for folder in sorted(folders):
             yield from self.walk(folder, listing, above=(*above, identity))
 
-    def add(self, name: str, label: object, listing: ItemListing) -> None:
-        """Add a file to the listing; one that cannot be looked at is packing's to quarantine."""
-        try:
-            status = os.stat(self.path(name))
-        except OSError:  # such as a link that leads nowhere
-            listing.add(name, label, size_bytes=0)
+    def walk_ahead(self, names: Iterable[str]) -> None:
+        """Begin to list folders that ``walk`` will be asked for: in a store each takes requests."""
+        for name in names if self.is_remote else ():
+            if name not in self._ahead:
+                self._ahead[name] = self._pool.submit(self._begin_walk, name)
+
+    def _begin_walk(self, name: str) -> tuple[Iterator[ObjectEntry], bool]:
+        """Return what is below a folder, and whether the first file begins like an image."""
+        entries = walk_objects(decode_name(self.path(name)))
+        first = list(itertools.islice(entries, _ENTRIES_AHEAD))
+        is_image = False
+        if first:
+            state = first[0].size_bytes, first[0].stamp
+            is_image = self.begins_like_image(f"{name}/{decode_name(first[0].name)}", state)
+        return itertools.chain(first, entries), is_image
+
+    def begins_like_image(self, name: str, state: FileState | None = None) -> bool:
+        """Return whether a file that ``walk`` yielded begins like an image."""
+        known = self._begins_with_image.pop(name, None)
+        if known is not None:
+            return known
+        path = self.path(name)
+        if state is None or not self.is_remote:
+            return sniff_file(path) is not None
+        return sniff_format(read_start(decode_name(path), min(state[0], SNIFF_BYTES))) is not None
+
+    def _walk_objects(
+        self, name: str, listing: ItemListing
+    ) -> Iterator[tuple[str, FileState | None]]:
+        begun = self._ahead.pop(name, None)
+        if begun is None:
+            entries = walk_objects(decode_name(self.path(name)))
         else:
-            listing.add(name, label, size_bytes=status.st_size, stamp=stamp_status(status))
+            entries, is_image = begun.result()
+            first = next(entries, None)
+            if first is not None:
+                self._begins_with_image = {f"{name}/{decode_name(first.name)}": is_image}
+                entries = itertools.chain((first,), entries)
+        hidden = ""
+        for entry in entries:
+            path = decode_name(entry.name)
+            if path.startswith(".") or "/." in path:
+                at = path.find("/", f"/{path}".index("/."))
+                top = path[:at] if at >= 0 else path
+                listing.about.hidden += top != hidden  # a hidden folder counts once
+                hidden = top
+            else:
+                yield f"{name}/{path}" if name else path, (entry.size_bytes, entry.stamp)
+
+    def add(
+        self, name: str, label: object, listing: ItemListing, state: FileState | None = None
+    ) -> None:
+        """Add a file to the listing; one that cannot be looked at is packing's to quarantine.
+
+        ``state`` is what ``walk`` yielded with it.
+        """
+        try:
+            size_bytes, stamp = state or look_at_path(self.path(name))
+        except OSError:  # such as a link that leads nowhere
+            size_bytes = stamp = 0
+        listing.add(name, label, size_bytes=size_bytes, stamp=stamp)
 
     def read_item(self, item: Item) -> bytes:
         """Return the bytes of a file; SourceError (unreadable, empty or too-large)."""
-        return read_source(self.path(item.name), listed=item.stamp)
+        path = self.path(item.name)
+        if not self.is_remote:
+            return read_source(path, listed=item.stamp)
+        check_size(item.size_bytes, "the file has no bytes")
+        return read_object(decode_name(path), item.stamp)
+
+    def drop_copies(self, items: Iterable[Item]) -> None:
+        """Do nothing: there are none."""
 
     def close(self) -> None:
-        """Close nothing: no file stays open."""
+        """End what lists ahead; no file stays open."""
+        self._pool.shutdown(wait=False, cancel_futures=True)
 
 
 def open_source(spec: SourceSpec, work_folder: str) -> Source:

@@ -188,7 +188,9 @@ class TarSource(ContainerSource):
     @contextlib.contextmanager
     def open_tar(self, container: int, listing: ItemListing) -> Iterator[TarWalk]:
         """Open a container; ResourceError if the disk has no room for a copy that is necessary."""
-        with open_container(self.path(container), listing.stamp) as content:
+        path = listing.copy or self.path(container)
+        where = self.where(container)
+        with open_container(path, listing.stamp, where=where) as content:
             walk = TarWalk(content)
             if walk.is_stream:
                 listing.expect_spill(content.stored_bytes)

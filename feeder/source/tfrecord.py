@@ -55,8 +55,9 @@ class TFRecords(ContainerSource):
 
     def list_items(self, container: int, listing: ItemListing) -> None:
         """Add the records of a file; DatasetError where its framing is damaged."""
-        prefix, path = self.prefix(container), self.path(container)
-        with open_container(path, listing.stamp, is_plain=is_intact) as content:
+        prefix, path = self.prefix(container), listing.copy or self.path(container)
+        where = self.where(container)
+        with open_container(path, listing.stamp, where=where, is_plain=is_intact) as content:
             is_copied = content.size_bytes is None
             if is_copied:
                 listing.expect_spill(content.stored_bytes)

@@ -16,7 +16,9 @@ from numpy.typing import NDArray
 
 from feeder.dataset.format import checksum
 from feeder.dataset.opened import Dataset
+from feeder.plan.labels import LabelSpec
 from feeder.process.output_file import write_output
+from feeder.process.path_text import decode_name
 from feeder.survey.facts import read_index
 
 DUPLICATES_NAME: Final = "duplicates.jsonl"
@@ -81,27 +83,26 @@ def find_duplicates(dataset: Dataset) -> Duplicates:
 
     sizes = ends - starts
     ranked = np.lexsort((order[starts], -sizes, ~is_conflicting))[:GROUPS_LISTED_MAX]
-    members = np.cumsum(np.minimum(sizes[ranked], MEMBERS_LISTED_MAX))
+    lengths = np.cumsum(np.minimum(sizes[ranked], MEMBERS_LISTED_MAX))
     room = min(_LISTED_MAX, _LISTED_LABEL_BYTES_MAX // dataset.labels.row_bytes)
-    ranked = ranked[: max(1, int(np.searchsorted(members, room, "right")))]
-    groups = []
-    for group in ranked.tolist():
-        samples = order[starts[group] : ends[group]]
-        listed = samples[_choose_members(labels[samples])]
-        groups.append(
-            DuplicateGroup(
-                sample_id=int(samples[0]),
-                samples=len(samples),
-                is_conflicting=bool(is_conflicting[group]),
-                names=tuple(map(dataset.read_name, listed.tolist())),
-                labels=_read_labels(dataset, listed),
-            )
-        )
+    ranked = ranked[: max(1, int(np.searchsorted(lengths, room, "right")))]
+    members = [order[starts[group] : ends[group]] for group in ranked.tolist()]
+    listed = [samples[_choose_members(labels[samples])] for samples in members]
+    shown = _read_members(dataset, np.concatenate(listed))
     return Duplicates(
         samples=len(earlier),
         groups_found=len(starts),
         conflicting=int(np.count_nonzero(is_conflicting)),
-        groups=tuple(groups),
+        groups=tuple(
+            DuplicateGroup(
+                sample_id=int(samples[0]),
+                samples=len(samples),
+                is_conflicting=bool(is_conflicting[group]),
+                names=tuple(shown[sample][0] for sample in some.tolist()),
+                labels=tuple(shown[sample][1] for sample in some.tolist()),
+            )
+            for group, samples, some in zip(ranked.tolist(), members, listed, strict=True)
+        ),
     )
 
 
@@ -126,19 +127,34 @@ def _choose_members(label_keys: NDArray[np.uint64]) -> NDArray[np.int64]:
     return np.sort(np.concatenate((kept, others[: MEMBERS_LISTED_MAX - len(kept)])))
 
 
-def _read_labels(dataset: Dataset, sample_ids: NDArray[np.int64]) -> tuple[SampleLabel, ...]:
-    labels = dataset.labels
-    rows = np.empty((len(sample_ids), *labels.row_shape), labels.dtype)
-    dataset.read_labels(sample_ids, dataset.read_records(sample_ids), rows)
-    match labels.kind:
-        case "index":
-            return tuple(rows.tolist())
-        case "multi":
-            return tuple(tuple(np.flatnonzero(row).tolist()) for row in rows)
-        case "float":  # as short as float32 allows
-            return tuple(tuple(float(str(value)) for value in row) for row in rows)
-        case "none":
-            return ((),) * len(rows)
+def _read_members(
+    dataset: Dataset, sample_ids: NDArray[np.int64]
+) -> dict[int, tuple[str, SampleLabel]]:
+    """The name and the label of each sample, with one shard's index in memory at a time."""
+    members: dict[int, tuple[str, SampleLabel]] = {}
+    shards, rows = dataset.layout.locate(sample_ids)
+    for shard in np.unique(shards).tolist():
+        index = dataset.open_shard(shard).prove_index()
+        for at in np.flatnonzero(shards == shard).tolist():
+            record, label_row = index.records[rows[at]], index.label_rows[rows[at]]
+            name = decode_name(index.name(record))
+            label: SampleLabel = int(record["label"])
+            if dataset.labels.kind != "index":
+                label = _list_values(dataset.labels, label_row)
+            members[int(sample_ids[at])] = name, label
+    return members
+
+
+def _list_values(
+    labels: LabelSpec, stored: NDArray[np.uint8]
+) -> tuple[int, ...] | tuple[float, ...]:
+    if labels.kind == "none":
+        return ()
+    row = np.empty((1, *labels.row_shape), labels.dtype)
+    labels.decode_rows(stored[None], row)
+    if labels.kind == "multi":
+        return tuple(np.flatnonzero(row).tolist())
+    return tuple(float(str(value)) for value in row[0])  # as short as float32 allows
 
 
 def write_duplicates(folder: Path, duplicates: Duplicates) -> None:

@@ -50,14 +50,11 @@ def read_index(
     piece = min(_PIECE_ROWS, max(1, _PIECE_LABEL_BYTES // labels.row_bytes))
     start = 0
     for number, shard in enumerate(dataset.manifest.shards):
+        index = dataset.open_shard(number).prove_index()
         for row in range(0, shard.samples, piece):
-            count = min(piece, shard.samples - row)
-            reader = dataset.open_shard(number)
-            records, label_rows = (
-                reader.read_records(row, count),
-                reader.read_label_rows(row, count),
-            )
-            yield slice(start + row, start + row + count), records, label_rows
+            rows = slice(row, min(row + piece, shard.samples))
+            where = slice(start + rows.start, start + rows.stop)
+            yield where, index.records[rows], index.label_rows[rows]
         start += shard.samples
 
 
@@ -77,7 +74,7 @@ def read_facts(dataset: Dataset) -> Facts:
         if inconsistent is not None:
             raise DatasetError(
                 f"the record of {dataset.describe(piece.start + inconsistent)} contradicts itself: "
-                f"run `feeder verify {dataset.path}`, then restore the shard or pack again"
+                f"run `feeder verify {dataset.where}`, then restore the shard or pack again"
             )
         for name in ("width", "height", "blob_bytes"):
             facts.sizes[name][piece] = records[name]

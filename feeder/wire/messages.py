@@ -9,6 +9,7 @@
       sample ids  int64 little-endian (images,)
     Rows at and past ``valid`` of a padded batch have the level 128 in all pixels (as int8: 0),
     sample id -1, and as label -100 (index, none), 255 (multi) or NaN (float).
+    a Blobs is followed by one raw frame: the blobs, as they were packed, without gaps
     A client that maps the session's slots (``claim``) gets one Lent for each batch instead, without
     frames: it reads the slot until it releases the batch.
 
@@ -25,6 +26,7 @@
       StatsRequest       ──────────────────────────►  Stats
       HostStatsRequest   ──────────────────────────►  HostStats
       NamesRequest       ──────────────────────────►  Names | Refused       (the first of those)
+      BlobsRequest       ──────────────────────────►  Blobs | Refused       (from another feeder)
 
 A client may have at most ``window`` batches wanted and not yet released.
 
@@ -44,7 +46,7 @@ from feeder.plan.labels import INDEX_LABELS, LabelSpec
 from feeder.plan.lanes import LANES_LIMIT
 from feeder.plan.recipe import MAX_BATCH_SIZE, Recipe
 
-PROTOCOL_VERSION: Final = 7
+PROTOCOL_VERSION: Final = 8
 MAGIC: Final = b"FDR"
 MAX_HEADER_BYTES: Final = 64 * 1024  # of any frame from a client
 MAX_NODE_HEADER_BYTES: Final = 16 * 1024 * 1024  # a Welcome carries all class names
@@ -59,6 +61,8 @@ MAX_WORKERS: Final = 65_536  # of a node process
 SAMPLES_LIMIT: Final = 2**48
 MAX_NAMES: Final = 64  # of samples, in a message
 MAX_NAME_BYTES: Final = 2**16 - 1  # of a sample; a shard's records have 16 bits for it
+MAX_BLOBS: Final = 256  # of samples, in a message
+MAX_BLOBS_BYTES: Final = MAX_NODE_HEADER_BYTES  # of them; a client takes no longer frame
 
 PADDING_SAMPLE_ID: Final = -1
 
@@ -79,6 +83,14 @@ SampleIds = Annotated[
 SourceNames = Annotated[
     tuple[Annotated[bytes, Meta(max_length=MAX_NAME_BYTES)], ...],
     Meta(min_length=1, max_length=MAX_NAMES),
+]
+BlobIds = Annotated[
+    tuple[Annotated[int, Meta(ge=0, lt=SAMPLES_LIMIT)], ...],
+    Meta(min_length=1, max_length=MAX_BLOBS),
+]
+BlobSizes = Annotated[
+    tuple[Annotated[int, Meta(ge=0, le=MAX_BLOBS_BYTES)], ...],
+    Meta(min_length=1, max_length=MAX_BLOBS),
 ]
 Duration = Annotated[float, Meta(ge=0, le=1e12)]
 SampleCount = Annotated[int, Meta(ge=1, le=SAMPLES_LIMIT)]
@@ -159,13 +171,15 @@ class Request(_Message, frozen=True, kw_only=True):
     """Releases the batches ``release``, then requests the batches ``want``.
 
     ``number`` is chosen by the client and repeated in Lent: a client may give up a batch while its
-    Lent is in flight, and request the batch again.
+    Lent is in flight, and request the batch again. ``unowned`` are those of ``want`` whose lane
+    another feeder owns: their pieces are not fetched from a store for one batch.
     """
 
     session: U64
     number: Count = 0
     want: BatchKeys = ()
     release: BatchKeys = ()
+    unowned: BatchKeys = ()
 
 
 class Ping(_Message, frozen=True, kw_only=True):
@@ -206,6 +220,16 @@ class NamesRequest(_Message, frozen=True, kw_only=True):
     dataset: Name
     content: Annotated[str, Meta(max_length=128, pattern=_NO_CONTROLS)] = ""
     sample_ids: SampleIds
+
+
+class BlobsRequest(_Message, frozen=True, kw_only=True):
+    """Requests the blobs of samples, of whichever dataset has this ``content``; needs no session.
+
+    Feeders send it to each other before they ask a store.
+    """
+
+    content: Name
+    sample_ids: BlobIds
 
 
 class NodeIdentity(_Message, frozen=True, kw_only=True):
@@ -314,12 +338,14 @@ class Pong(_Message, frozen=True, kw_only=True):
     """Answers a Ping, with the daemon's verdict on what sets its pace ("" before there is one).
 
     ``sharers`` is how many sessions of this dataset and recipe the node process has: as a rule, how
-    many ranks of a job it serves.
+    many ranks of a job it serves. ``store`` is the URL of the store from which batches of this
+    session wait for samples, "" if none does.
     """
 
     session: U64
     sharers: Annotated[int, Meta(ge=1, lt=2**32)] = 1
     verdict: Annotated[str, Meta(max_length=VERDICT_CHARS_MAX, pattern=_NO_CONTROLS)] = ""
+    store: Annotated[str, Meta(max_length=MAX_TEXT_CHARACTERS, pattern=_NO_CONTROLS)] = ""
 
 
 class Draining(_Message, frozen=True, kw_only=True):
@@ -350,7 +376,19 @@ class Names(_Message, frozen=True, kw_only=True):
     names: SourceNames
 
 
-ClientMessage = Hello | Request | Ping | Bye | StatsRequest | HostStatsRequest | NamesRequest
+class Blobs(_Message, frozen=True, kw_only=True):
+    """Carries the blobs of the first of the samples that were requested, in the frame that follows.
+
+    ``sizes`` are their bytes, 0 for those that are not there. They are as many as can be read in a
+    short time and fit into a frame: the others are to be requested again.
+    """
+
+    sizes: BlobSizes
+
+
+ClientMessage = (
+    Hello | Request | Ping | Bye | StatsRequest | HostStatsRequest | NamesRequest | BlobsRequest
+)
 NodeMessage = (
     Welcome
     | Refused
@@ -363,6 +401,7 @@ NodeMessage = (
     | Stats
     | HostStats
     | Names
+    | Blobs
 )
 
 _AnyMessage = TypeVar("_AnyMessage")

@@ -7,6 +7,7 @@ The decoder's libraries are imported only after a check, so a missing one is rep
 """
 
 import gc
+import os
 import signal
 import socket
 import sys
@@ -20,13 +21,17 @@ from feeder.process.child import die_with_parent
 from feeder.process.shortage import explain_shortage
 from feeder.wire.chunk_work import Fill, FillFailed
 from feeder.worker.messages import (
+    BlobsRead,
     CannotStart,
     CloseSession,
     Configure,
+    IndexProven,
     NamesRead,
     NodeToWorker,
     OpenSession,
+    ReadBlobs,
     ReadNames,
+    ShareIndexes,
     Started,
     WorkerToNode,
     escape_surrogates,
@@ -40,11 +45,18 @@ def start(channel: Channel[WorkerToNode, NodeToWorker]) -> "ChunkFiller":
     """Check the libraries and, if configured, the datasets; report. Raises FeederError."""
     configure, cache_fd = channel.receive_with_fd()
     assert isinstance(configure, Configure), "Configure comes first"
+    share, index_fd = channel.receive_with_fd()
+    assert isinstance(share, ShareIndexes), "the memory of indexes comes next"
+    assert index_fd is not None, "as a descriptor"
     check_libraries()
     from feeder.jpeg.decode import describe_decoder
     from feeder.sample.cache_file import DecodedCache
     from feeder.sample.self_test import compute_self_test
     from feeder.worker.filler import ChunkFiller
+    from feeder.worker.index_memory import WorkerIndexes
+
+    def send_proven(dataset: str, shard: int, fd: int) -> None:
+        channel.send(IndexProven(dataset, shard), fd)
 
     cache = None
     if configure.cache is not None:
@@ -52,7 +64,12 @@ def start(channel: Channel[WorkerToNode, NodeToWorker]) -> "ChunkFiller":
         cache = DecodedCache(cache_fd, configure.cache)
     decoder = configure.decoder
     filler = ChunkFiller(
-        configure.datasets, configure.open_shards, cache, decoder, configure.page_cache_bytes
+        configure.datasets,
+        configure.open_shards,
+        cache,
+        decoder,
+        configure.page_cache_bytes,
+        WorkerIndexes(index_fd, share.starts, send_proven),
     )
     if configure.self_test:
         filler.test_decoding()
@@ -76,6 +93,11 @@ def serve(channel: Channel[WorkerToNode, NodeToWorker], filler: "ChunkFiller") -
                 channel.send(_fill(filler, message))
             case ReadNames():
                 channel.send(_read_names(filler, message))
+            case ReadBlobs():
+                answer, blobs = _read_blobs(filler, message)
+                channel.send(answer, blobs)
+                if blobs is not None:
+                    os.close(blobs)
             case OpenSession():
                 assert fd is not None, "the slots come with OpenSession"
                 filler.open_session(message, fd)
@@ -135,6 +157,20 @@ def _read_names(filler: "ChunkFiller", wanted: ReadNames) -> NamesRead:
     except FeederError as error:
         problem = escape_surrogates(str(error))
     return NamesRead(wanted.ticket, names, perf_counter() - started_s, problem)
+
+
+def _read_blobs(filler: "ChunkFiller", wanted: ReadBlobs) -> tuple[BlobsRead, int | None]:
+    started_s, problem = perf_counter(), ""
+    sizes: tuple[int, ...] = ()
+    blobs = None
+    try:
+        sizes, blobs = filler.read_blobs(wanted.dataset, wanted.sample_ids)
+    except Exception as error:
+        failure = error if isinstance(error, FeederError) else explain_shortage(error)
+        if failure is None:
+            raise
+        problem = escape_surrogates(str(failure))
+    return BlobsRead(wanted.ticket, sizes, perf_counter() - started_s, problem), blobs
 
 
 if __name__ == "__main__":

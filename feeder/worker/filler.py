@@ -8,8 +8,9 @@ that is killed (``feeder.session.worker_watch``).
 
 import contextlib
 import functools
+import os
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from operator import sub
 from time import perf_counter, thread_time
@@ -17,8 +18,10 @@ from typing import Final
 from weakref import WeakValueDictionary
 
 import numpy as np
+from numpy.typing import NDArray
 
 from feeder.dataset.opened import Dataset
+from feeder.errors import DatasetError
 from feeder.jpeg.decoders import Decoder
 from feeder.plan.epoch import EpochPlan
 from feeder.plan.recipe import Recipe
@@ -27,16 +30,24 @@ from feeder.sample.cache import COUNTS, part_of
 from feeder.sample.cache_file import DecodedCache
 from feeder.sample.reader import SampleReader
 from feeder.wire.chunk_work import Fill, Filled
-from feeder.wire.messages import PADDING_SAMPLE_ID
+from feeder.wire.messages import MAX_BLOBS_BYTES, PADDING_SAMPLE_ID
 from feeder.wire.slot_layout import SlotLayout
+from feeder.worker.index_memory import WorkerIndexes
 from feeder.worker.messages import DatasetSource, OpenSession
 from feeder.worker.slot_memory import SlotMemory
 
 _NAMES_S: Final = 0.02
-"""How long names are read for, since chunks wait meanwhile; some 15 µs each in an open shard."""
+"""How long names are read for, since chunks wait meanwhile; some 0.2 ms for the names of a shard,
+which are read together."""
 
 _NAMES_BYTES: Final = 48 * 1024
 """More names than this are not begun: with one of 64 KiB they fit into a packet."""
+
+_BLOBS_S: Final = 0.02
+"""How long blobs are read for, as names are; 100 MB of them where the page cache has them."""
+
+_BLOBS_AT_ONCE: Final = 16
+"""The shards of so many may have to be opened and proven before the time is looked at."""
 
 _PLANS_MAX: Final = 4  # the last batches of one epoch and the first of the next, with some to spare
 
@@ -60,14 +71,17 @@ class ChunkFiller:
         cache: DecodedCache | None = None,
         decoder: Decoder = "own",
         page_cache_bytes: int = sys.maxsize,
+        indexes: WorkerIndexes | None = None,
     ) -> None:
         """Fill from datasets, by name, with at most ``open_shards`` descriptors each, and from the
-        decoded cache, if there is one. ``page_cache_bytes`` is Configure's."""
+        decoded cache, if there is one. ``page_cache_bytes`` is Configure's; without ``indexes``,
+        those of datasets are in the worker's own memory."""
         self._sources = sources
         self._open_shards = open_shards
         self._decoder = decoder
         self._cache = cache
         self._page_cache_bytes = page_cache_bytes
+        self._indexes = indexes
         self._open = contextlib.ExitStack()
         self._dataset = functools.cache(self._open_dataset)  # on first use
         self._sessions: dict[int, _Session] = {}
@@ -124,13 +138,18 @@ class ChunkFiller:
         decoded, fallbacks = reader.decoded_bytes, reader.fallbacks
         real = len(ids)
         if real:
-            reader.fill(
-                ids,
-                seed=session.opened.seed,
-                epoch=chunk.epoch,
-                pixels=arrays.pixels[:real],
-                labels=arrays.labels[:real],
-            )
+            try:
+                reader.fill(
+                    ids,
+                    seed=session.opened.seed,
+                    epoch=chunk.epoch,
+                    pixels=arrays.pixels[:real],
+                    labels=arrays.labels[:real],
+                )
+            except DatasetError:
+                # Shards are opened again: a deleted one may have a successor.
+                self._dataset(session.opened.dataset).close()
+                raise
             arrays.sample_ids[:real] = ids
         if chunk.first == 0:
             self._advise(session, reader, plan, chunk.index)
@@ -186,15 +205,36 @@ class ChunkFiller:
                 break
         return tuple(names)
 
+    def read_blobs(self, dataset: str, sample_ids: Sequence[int]) -> tuple[tuple[int, ...], int]:
+        """Read the blobs of the first of the samples, at least one, until it takes long or they
+        fill a message; a size of 0 is that of one that is damaged or too large.
+
+        Returns their sizes and the descriptor of an anonymous file that holds them without gaps.
+        Raises as ``fill``, and OSError.
+        """
+        by_s, sizes, total = perf_counter() + _BLOBS_S, list[int](), 0
+        with open(os.memfd_create("feeder-blobs", os.MFD_CLOEXEC), "wb", buffering=0) as file:
+            for blob in _blobs(self._dataset(dataset), np.array(sample_ids, np.int64)):
+                total += len(blob)
+                if total > MAX_BLOBS_BYTES:
+                    break
+                file.write(blob)
+                sizes.append(len(blob))
+                if perf_counter() > by_s:
+                    break
+            return tuple(sizes or [0]), os.dup(file.fileno())
+
     def shard_path(self, session: int, sample_id: int) -> str:
         """The file that holds a sample of an open session."""
-        return str(self._dataset(self._sessions[session].opened.dataset).shard_path(sample_id))
+        return self._dataset(self._sessions[session].opened.dataset).shard_path(sample_id)
 
     def _open_dataset(self, name: str) -> Dataset:
         """Open a dataset; DatasetError if its fingerprint differs."""
         source = self._sources[name]
         path, shards = path_from_bytes(source.folder), self._open_shards
         dataset = Dataset.open(path, open_shards=shards, fingerprint=source.fingerprint)
+        if self._indexes is not None:
+            self._indexes.share(name, dataset)
         return self._open.enter_context(dataset)
 
     def _find_reader(self, opened: OpenSession) -> SampleReader:
@@ -208,6 +248,26 @@ class ChunkFiller:
             reader = SampleReader(dataset, opened.recipe, cached, decoder=self._decoder)
             self._readers[key] = reader
         return reader
+
+
+def _blobs(dataset: Dataset, sample_ids: NDArray[np.int64]) -> Iterator[memoryview]:
+    """Yield the blob of each sample, valid until the next one; an empty one for a damaged one."""
+    scratch = np.empty(0, np.uint8)
+    for first in range(0, len(sample_ids), _BLOBS_AT_ONCE):
+        ids = sample_ids[first : first + _BLOBS_AT_ONCE]
+        try:
+            locations = dataset.find_blobs(ids, dataset.read_records(ids))
+        except DatasetError:
+            yield from [memoryview(b"")] * len(ids)
+            continue
+        for location in locations:
+            if location.blob_bytes > len(scratch):
+                scratch = np.empty(2 * location.blob_bytes, np.uint8)
+            try:
+                blob = dataset.read_blob(location, scratch)
+            except DatasetError:
+                blob = memoryview(b"")
+            yield blob
 
 
 def _spread(number: int) -> float:

@@ -1,13 +1,17 @@
 """The messages between a node process and its workers, over their channel.
 
 node process                                worker
-Configure + fd       ──────────►            (checks its libraries)
+Configure + fd       ──────────►
+ShareIndexes + fd    ──────────►            (checks its libraries)
                      ◄──────────            Started, or CannotStart and it ends
 OpenSession + fd     ──────────►            (maps the session's slots)
 Fill                 ──────────►
+                     ◄──────────            IndexProven + fd, for a shard that nobody has read yet
                      ◄──────────            Filled or FillFailed, in the order of the Fills
 ReadNames            ──────────►
                      ◄──────────            NamesRead
+ReadBlobs            ──────────►
+                     ◄──────────            BlobsRead + fd
 CloseSession         ──────────►            (unmaps the slots)
 end of channel       ──────────►            (ends)
 """
@@ -34,6 +38,8 @@ class DatasetSource(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
 
     folder: bytes
     fingerprint: str
+    is_cached: bool = False
+    """It is a cached dataset: not all of its samples are there at any moment."""
 
 
 class Configure(msgspec.Struct, frozen=True, kw_only=True, tag=True, array_like=True):
@@ -50,6 +56,13 @@ class Configure(msgspec.Struct, frozen=True, kw_only=True, tag=True, array_like=
     decoder: Decoder = "own"
     page_cache_bytes: int = sys.maxsize
     """What the page cache may hold for this node process; workers keep no more samples in it."""
+
+
+class ShareIndexes(msgspec.Struct, frozen=True, kw_only=True, tag=True, array_like=True):
+    """The second message; the memory that proven indexes are read from is attached as fd."""
+
+    starts: dict[str, int]
+    """Where each dataset's part begins, by name; none where it could not be opened."""
 
 
 class OpenSession(msgspec.Struct, frozen=True, kw_only=True, tag=True, array_like=True):
@@ -78,7 +91,15 @@ class ReadNames(msgspec.Struct, frozen=True, tag=True, array_like=True):
     sample_ids: tuple[int, ...]
 
 
-NodeToWorker = Configure | OpenSession | CloseSession | Fill | ReadNames
+class ReadBlobs(msgspec.Struct, frozen=True, tag=True, array_like=True):
+    """Read the blobs of samples, which the dataset has, for another feeder."""
+
+    ticket: int
+    dataset: str
+    sample_ids: tuple[int, ...]
+
+
+NodeToWorker = Configure | ShareIndexes | OpenSession | CloseSession | Fill | ReadNames | ReadBlobs
 
 
 class Started(msgspec.Struct, frozen=True, kw_only=True, tag=True, array_like=True):
@@ -109,6 +130,14 @@ class CannotStart(msgspec.Struct, frozen=True, kw_only=True, tag=True, array_lik
         return kind(self.message)
 
 
+class IndexProven(msgspec.Struct, frozen=True, tag=True, array_like=True):
+    """The index of a shard is that of the manifest; its records, then its label rows, are in an
+    anonymous file, which is attached as fd."""
+
+    dataset: str
+    shard: int
+
+
 class NamesRead(msgspec.Struct, frozen=True, tag=True, array_like=True):
     """The names of the first samples, as bytes: those that could be read in time, at least one."""
 
@@ -120,4 +149,17 @@ class NamesRead(msgspec.Struct, frozen=True, tag=True, array_like=True):
     """Why there is none."""
 
 
-WorkerToNode = Started | CannotStart | Filled | FillFailed | NamesRead
+class BlobsRead(msgspec.Struct, frozen=True, tag=True, array_like=True):
+    """The blobs of the first samples, as many as could be read in time, are in an anonymous file,
+    without gaps, which is attached as fd unless there is a ``problem``."""
+
+    ticket: int
+    sizes: tuple[int, ...]
+    """Of each in bytes; 0: it is damaged, was evicted meanwhile, or is too large."""
+    busy_s: float
+    """Wall-clock time."""
+    problem: str = ""
+    """Why there is none."""
+
+
+WorkerToNode = Started | CannotStart | Filled | FillFailed | IndexProven | NamesRead | BlobsRead

@@ -13,12 +13,22 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from bench import store_proxy
 from bench.chaos.clients import BatchLine, ClientOrders
-from bench.chaos.judgement import KINDS, Fault, Run, check_arrivals, draw_faults, judge
+from bench.chaos.judgement import (
+    KINDS,
+    STORE_KINDS,
+    Fault,
+    Run,
+    check_arrivals,
+    draw_faults,
+    judge,
+)
 from bench.chaos.scene import Feeder, Scene
 from bench.cli import main
 from bench.fetcher import BatchFetcher
 from feeder.plan.recipe import Recipe
+from tests.support.stores import loopback_store
 
 ORDERS = ClientOrders(
     endpoints=[], rank=1, world_size=3, batch_size=8, image_size=8, steps=4, epochs=5
@@ -76,6 +86,16 @@ def test_faults_depend_on_the_seed_and_have_every_kind_equally_often() -> None:
     assert hit == {(False, 0), (False, 1), (True, 0), (True, 1), (True, 2)}
     lasting = {fault.kind for fault in faults if fault.lasts_s}
     assert lasting == {"stop-worker", "stop-node", "cut-network", "stall-network"}
+
+
+def test_with_a_store_its_faults_come_as_often() -> None:
+    kinds = [*KINDS, *STORE_KINDS]
+    faults = draw_faults(4, feeders=2, clients=2, has_store=True)
+    drawn = list(itertools.islice(faults, 3 * len(kinds)))
+    assert Counter(fault.kind for fault in drawn) == dict.fromkeys(kinds, 3)
+    of_store = {fault.kind for fault in drawn if fault.kind.endswith("-store")}
+    assert {kind.removesuffix("-store") for kind in of_store} <= {*store_proxy.KINDS}
+    assert all(fault.lasts_s for fault in drawn if fault.kind in of_store)
 
 
 KILL = Fault(kind="kill-node", target=0, lasts_s=0.0, at_s=30.2, until_s=31.0)
@@ -159,10 +179,17 @@ def test_leaks_are_found(dataset: Path, monkeypatch: pytest.MonkeyPatch) -> None
 
 
 @pytest.mark.extensive("a whole run of the bench")
-def test_a_short_run_with_faults_has_no_wrong_batch(dataset: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("options", [[], ["--store"]], ids=["local", "store"])
+def test_a_short_run_with_faults_has_no_wrong_batch(
+    options: list[str], dataset: Path, tmp_path: Path
+) -> None:
+    if options:
+        pytest.importorskip("obstore", reason="the extra `stores` is not installed")
+        with loopback_store({}):  # skips without nginx
+            pass
     out = tmp_path / "chaos.json"
     settings = ["--batch-size", "4", "--image-size", "32", "--calm", "1", "--json", str(out)]
-    settings += ["--every", "0.5", "--seed", "3"]
+    settings += ["--every", "0.5", "--seed", "3", *options]
     before = {process.pid for process in psutil.Process().children(recursive=True)}
     for minutes in ("0.06", "0.3", "1"):  # a slow machine has no room for three faults in less
         status = main(["chaos", str(dataset), *settings, "--minutes", minutes])

@@ -95,18 +95,22 @@ def test_every_option_of_pack_reaches_packing_or_the_source(
 
 def test_every_option_of_serve_is_a_configuration_key() -> None:
     words = ["serve", "--data", "d=/d", "--bind", "ipc:///x", "--log-level", "debug"]
+    words += ["--peers", "file:///f", "--peers", "dns://n:5"]
     for name, metavar, _ in serve._OPTIONS:
         words += [f"--{name}", f"{name}!"] if metavar else []
     overrides = serve._overrides(build_parser().parse_args(words))
     for key, value in {
         "data": {"d": "/d"},
         "serve.bind": ("ipc:///x",),
+        "serve.peers": ("file:///f", "dns://n:5"),
         "log_level": "debug",
         "log_format": None,
         "cache.dir": "cache-dir!",
         "cache.decoded_bytes": "decoded-bytes!",
+        "cache.disk_path": "disk-path!",
+        "cache.disk_bytes": "disk-bytes!",
     }.items():
         assert overrides.pop(key) == value
     assert overrides == {key: f"{key[6:].replace('_', '-')}!" for key in overrides}
     assert {key[:6] for key in overrides} == {"serve."}
-    assert len(overrides) == 21
+    assert len(overrides) == 22

@@ -111,6 +111,16 @@ def test_weights_are_tables_of_jobs_by_client(file: Path) -> None:
         ("[serve]\nbind = []", "serve.bind is []: allowed is a list of different endpoints"),
         (f"[serve]\nbind = {[f'ipc:///{n}' for n in range(17)]}", '127.0.0.1:5555"], at most 16'),
         ("[serve]\nbind = ['tcp://0.0.0.0:5555']", "tcp://0.0.0.0:5555"),
+        ("[serve]\npeers = 'file:///f'", 'serve.peers is "file:///f": allowed is a list of what'),
+        ("[serve]\npeers = ['file://f']", "endpoint file://f: write file:// and an absolute path"),
+        (
+            "[serve]\npeers = ['file:///f']\nsecret_key = '/k'\nclient_keys = '/c'",
+            "serve.peers and serve.secret_key are set and serve.peer_key is not: peers have",
+        ),
+        (
+            "[serve]\npeers = ['file:///f']\npeer_key = '/k'",
+            "serve.peers and serve.peer_key are set and serve.secret_key is not: peers have",
+        ),
         ("[serve]\ntopology_root = 'x'", 'topology_root is "x": allowed is an absolute path'),
         ("[data]\n'a b' = '/x'", "'a b' is not a dataset name"),
         ("[data]\na = 1", "data.a is 1: allowed is the path of a dataset or source"),

@@ -6,6 +6,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from feeder.daemon.child_process import ChildProcess
 from feeder.daemon.config import load_config
 from feeder.daemon.node_plan import plan_nodes
 from feeder.daemon.node_process import HEARTBEATS, START_DEADLINE_S, NodeProcess
@@ -32,6 +33,7 @@ class Host:
         self.hangs: list[tuple[int, float, str]] = []
         configs = plan_nodes(load_config(None, {}), {}, [PLACEMENT] * 2, 1024)
         self.nodes = [NodeProcess(config, PLACEMENT) for config in configs]
+        self.fetcher: ChildProcess[Any, Any] = ChildProcess("the fetcher", "", None, HEARTBEATS)
         for node in self.nodes:
             node.ready = READY
             node.beat(self.now_s)
@@ -58,7 +60,13 @@ class Host:
     def suspend(self, seconds: float) -> None:
         """The supervisor does not run, and learns of it in its next turn."""
         watch = SimpleNamespace(report=SimpleNamespace(clock_s=self.now_s))
-        supervisor: Any = SimpleNamespace(_nodes=self.nodes, _is_draining=False, _watch=watch)
+        supervisor: Any = SimpleNamespace(
+            _nodes=self.nodes,
+            _fetcher=self.fetcher,
+            _children=[*self.nodes, self.fetcher],
+            _is_draining=False,
+            _watch=watch,
+        )
         self.now_s += seconds
         Supervisor._replace_hung(supervisor, self.now_s)
 
@@ -117,6 +125,7 @@ def test_processes_that_were_suspended_with_the_supervisor_get_their_time(
     for number in (0, 1):
         host.hang(number, state)
     host.suspend(frozen_s)
+    assert host.fetcher.watch.progress_s == host.now_s
     host.turn()
     host.run(2.5)
     assert [host.state_of(number) for number in (0, 1)] == ["ready", "ready"]

@@ -11,7 +11,7 @@ from feeder.daemon.watch import (
     HostWatch,
 )
 from feeder.diagnosis.interval import HostInterval
-from feeder.metrics.records import ClientRecord, NodeRecord, WorkerRecord
+from feeder.metrics.records import ClientRecord, NodeRecord, StoreRecord, WorkerRecord
 from feeder.metrics.report import (
     HostLoad,
     HostReport,
@@ -86,6 +86,27 @@ def test_rates_are_over_the_last_ten_seconds(machine: Machine) -> None:
     assert report.load.clock_s - report.load_before.clock_s == INTERVAL_S
     assert HostInterval(report).images_a_s == (29**2 - 19**2) / 10
     assert report.uptime_s == 29.0
+
+
+def test_a_fetcher_s_rates_are_its_own_and_end_with_its_records(machine: Machine) -> None:
+    """Not over two processes, nor over a suspension; and not those of before while it is silent."""
+    watch, fetched = watch_of(machine), 0
+
+    def rate(pid: int = 3, *, is_sent: bool = True) -> float:
+        nonlocal fetched
+        machine.now_s += 1.0
+        fetched += 100
+        if is_sent:
+            watch.take_store(StoreRecord(pid=pid, clock_s=machine.now_s, fetched_bytes=fetched))
+        store = HostInterval(watch.turn([READY])).store
+        assert store is not None
+        return store.bytes_a_s
+
+    assert [rate(), rate(), rate(), rate(pid=4), rate(pid=4)] == [0, 100, 100, 0, 100]
+    assert [rate(pid=4, is_sent=False) for _ in range(4)] == [100, 100, 100, 0]
+    machine.now_s += 30.0
+    assert [rate(pid=4), rate(pid=4)] == [0, 100]
+    assert HostInterval(watch_of(machine).turn([READY])).store is None
 
 
 @pytest.mark.parametrize("is_early", [False, True])

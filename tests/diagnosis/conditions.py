@@ -25,6 +25,7 @@ from pathlib import Path
 from feeder.client.stats import request_report
 from feeder.metrics.report import Verdict, VerdictKind
 from tests.diagnosis.slow_link import slow_link
+from tests.disk_cache.web_store import serve_store
 from tests.support.daemon import DEADLINE_S, Daemon
 from tests.support.hanging_fs import HangingFolder, hanging_folder
 from tests.support.sources import REPOSITORY
@@ -129,6 +130,13 @@ class Scene:
         daemon = self.serve("--bind", "tcp://127.0.0.1:0")
         return self.running.enter_context(slow_link(daemon.endpoint, bytes_a_s))
 
+    def serve_remote(self, bytes_a_s: float) -> None:
+        """Serve the dataset from a web server behind a slow link, with a new disk cache."""
+        store = self.running.enter_context(serve_store(self.dataset))
+        endpoint, _ = self.running.enter_context(slow_link(store.url, bytes_a_s))
+        url = endpoint.replace("tcp://", "http://")
+        self.serve("--data", f"d={url}", "--disk-path", str(self.folder()))
+
     def full_rate(self, *arguments: str) -> float:
         """Images/s that a daemon with these arguments gives to a loop that only takes."""
         with ExitStack() as running:
@@ -209,6 +217,12 @@ def slow_storage(scene: Scene) -> Advice:
     rate = scene.train(4.0)
     disk.slow_down(0.01)
     return lambda: rate
+
+
+def slow_store(scene: Scene) -> None:
+    """A dataset in a store behind a link that is slower than the loop, in its first epoch."""
+    scene.serve_remote(2e6)
+    scene.train()
 
 
 def hanging_read(scene: Scene) -> None:
@@ -296,6 +310,7 @@ CONDITIONS: dict[str, tuple[Callable[[Scene], Advice], VerdictKind, float]] = {
     "one core": (one_core, "compute-bound", WATCHED_S),
     "few workers": (few_workers, "compute-bound", WATCHED_S),
     "slow storage": (slow_storage, "io-bound", WATCHED_S),
+    "slow store": (slow_store, "store-bound", WATCHED_S),
     "hanging read": (hanging_read, "stalled-storage", WATCHED_S),
     "tiny cache": (tiny_cache, "cache-bound", WATCHED_S),
     "throttled tcp": (throttled_tcp, "network-bound", WATCHED_S),

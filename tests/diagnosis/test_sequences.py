@@ -12,10 +12,13 @@ import pytest
 from feeder.daemon.watch import HostWatch
 from feeder.host.processes import Busy
 from feeder.metrics.records import (
+    BOUNDS_S,
     ClientRecord,
     FailureRecord,
+    Histogram,
     NodeRecord,
     SlotSeconds,
+    StoreRecord,
     WorkerRecord,
 )
 from feeder.metrics.report import HostLoad, HostReport, NodeReport, VerdictKind
@@ -62,6 +65,11 @@ class Pace:
     pressure: float = 0.0
     trainers: tuple[Trainer, ...] = (Trainer(),)
     failed_a_s: float = 0.0
+    failure: tuple[str, str] = ("unreadable", "shard-0.fds is gone")
+    fetching: int = 0
+    """Batches that wait for samples, a second each."""
+    evicted: float = 0.0
+    """Of the bytes that come from the store."""
 
 
 HEALTHY = Pace()
@@ -70,6 +78,8 @@ READING = Pace(busy=0.98, blocked=0.9, reading=0.92, images_a_s=100, trainers=(T
 CROWDED = Pace(
     busy=0.97, run_delay=0.5, images_a_s=1000, others_cpus=2.0, trainers=(Trainer(wait=0.8),)
 )
+FETCHING = Pace(busy=0.3, images_a_s=1000, trainers=(Trainer(wait=0.6),), fetching=3)
+EVICTING = replace(FETCHING, evicted=1.0)
 MILD = replace(BUSY, trainers=(Trainer(wait=0.03),))
 PINGLESS = replace(BUSY, trainers=(Trainer(pings=False),))
 FAR = Trainer(is_tcp=True, wait=0.0)
@@ -115,6 +125,7 @@ class Host:
             if ticks % 10 == 0:
                 self.watch.take(self.snapshot(pace))
                 assert self.watch.due_s <= self.now_s
+                self.watch.take_store(self.store())
                 report = self.watch.turn([NodeReport(number=0, state="ready")])
                 self.kinds.append((self.now_s, report.verdict.kind))
 
@@ -127,6 +138,8 @@ class Host:
         self.totals["decode"] += WORKERS * busy_s * (1 - pace.reading) * 0.8
         self.totals["images"] += TICK_S * pace.images_a_s
         self.totals["pressure"] += TICK_S * pace.pressure
+        self.totals["fetched"] += TICK_S * pace.fetching
+        self.totals["evicted"] += TICK_S * pace.fetching * pace.evicted
         self.totals["failed"] += TICK_S * pace.failed_a_s
         used = WORKERS * pace.busy * (1 - pace.run_delay - pace.blocked)
         self.totals["machine"] += TICK_S * min(CPUS, used + pace.others_cpus)
@@ -143,8 +156,18 @@ class Host:
                 totals = self.totals[f"clock{number}"], self.totals[f"wait{number}"]
                 self.pinged[number] = *totals, self.now_s
 
+    def store(self) -> StoreRecord:
+        return StoreRecord(
+            pid=3,
+            clock_s=self.now_s,
+            fetched_bytes=round(1e8 * self.totals["fetched"]),
+            evicted_bytes=round(1e8 * self.totals["evicted"]),
+            used_bytes=99 if self.totals["evicted"] else 9,
+            budget_bytes=100,
+        )
+
     def snapshot(self, pace: Pace) -> NodeRecord:
-        failed = round(self.totals["failed"])
+        failed, fetched = round(self.totals["failed"]), round(self.totals["fetched"])
         return NodeRecord(
             number=0,
             name="h/0",
@@ -153,6 +176,10 @@ class Host:
             uptime_s=self.now_s,
             endpoints=("tcp://h:1",),
             images=round(self.totals["images"]),
+            fetching_batches=pace.fetching,
+            fetch_s=Histogram(
+                counts=[*[0] * len(BOUNDS_S), fetched], total_s=self.totals["fetched"]
+            ),
             stages={stage: self.totals[stage] for stage in ("read", "decode")},
             workers=tuple(
                 WorkerRecord(
@@ -172,8 +199,8 @@ class Host:
                 FailureRecord(
                     dataset="d",
                     batches=failed,
-                    reason="unreadable",
-                    message="shard-0.fds is gone",
+                    reason=pace.failure[0],
+                    message=pace.failure[1],
                     ago_s=0.1,
                     is_last=True,
                 ),
@@ -209,6 +236,7 @@ class Host:
 
 HUNG = replace(FAR, job="sweep", wait=0.3)
 STILL = Pace(busy=0, images_a_s=0)
+EXPIRED = "s3://b/p/shard-0.fds: the credentials have expired (ExpiredToken): renew them"
 
 
 @pytest.mark.parametrize(
@@ -262,7 +290,22 @@ STILL = Pace(busy=0, images_a_s=0)
                 "(unreadable): shard-0.fds is gone; check its folder with `feeder verify`",
             ),
         ),
-        *((before, HEALTHY, "healthy", ()) for before in (BUSY, READING, CROWDED)),
+        (
+            FETCHING,
+            Pace(busy=0.1, images_a_s=0, failed_a_s=3.0, failure=("store", EXPIRED)),
+            "failing-batches",
+            (f"(store): {EXPIRED}",),
+        ),
+        (
+            HEALTHY,
+            FETCHING,
+            "store-bound",
+            ("3.0 batches wait for samples from the store at 300 MB",),
+        ),
+        (BUSY, FETCHING, "store-bound", ()),
+        (FETCHING, BUSY, "compute-bound", ()),
+        (HEALTHY, EVICTING, "cache-small", ("evicts 300 MB/s while 300 MB/s come",)),
+        *((before, HEALTHY, "healthy", ()) for before in (BUSY, READING, CROWDED, FETCHING)),
     ],
 )
 def test_a_condition_is_named_in_time_and_steadily_whenever_it_begins(

@@ -19,7 +19,8 @@ from feeder.metrics.records import (
     WorkerRecord,
 )
 from feeder.metrics.report import VERDICT_CHARS_MAX, HostReport, NodeReport, VerdictKind
-from tests.support.host_reports import client, node, report, worker
+from tests.support import host_reports
+from tests.support.host_reports import client, fetches, node, report, worker
 from tests.support.sources import REPOSITORY
 
 totals = st.integers(0, 10**9)
@@ -196,6 +197,26 @@ def bare(kind: str, evidence: str = "", **fields: Any) -> Case:
     return Case(kind, evidence, None, report(node(**fields)))
 
 
+def fetching(
+    kind: str,
+    evidence: str,
+    estimate_images_a_s: float | None = None,
+    *,
+    wait_s: float = 3.375,
+    wanted: int = 8,
+    more: tuple[Any, ...] = (),
+    store: dict[str, Any] | None = None,
+    **fields: Any,
+) -> Case:
+    """A host of which 16 batches waited so long for samples from a store, and 4 did not."""
+    waiting = taking("t pid 5", 4.0, 14.4, images=30_000, window=8, wanted=wanted)
+    values = {"busy": 0.36, "clients": (waiting, *more), "fetch_s": fetches(4, 16, wait_s)}
+    made = host(**(values | {"machine": {"busy_cpus": 1.4}} | fields))
+    made = msgspec.structs.replace(made, **host_reports.store(**(store or {})))
+    return Case(kind, evidence, estimate_images_a_s, made)
+
+
+SMALL = {"used_bytes": 39 * 10**9, "evicted_bytes": 3 * 10**9}
 PLACED = tuple(taking(f"c{n}", 5.0, 0.2) for n in range(64))
 OTHER_CLIENTS = taking(OTHERS, 5.0 * 136, 27.0, clients=136, clock_s=10.0 * 136)
 CROWDED: dict[str, Any] = {"cpu": 0.5, "delay": 0.5, "machine": {"busy_cpus": 4.0}}
@@ -308,6 +329,68 @@ CASES = [
         cpu=1.0,
         machine={"throttled_s": 1.0, "cpus": 64, "busy_cpus": 61.0},
     ),
+    # --- Stores
+    fetching(
+        "store-bound",
+        "store-bound: 5.4 batches wait for samples from the store at 380 MB/s and 95 requests/s, 8 "
+        "transfers in flight, the client waits 40 % of its time, 4 workers are busy 36 %; `feeder "
+        "cache fetch` before the job would give about 5,000 images/s (estimate), else a faster "
+        "network or store or more feeders",
+        3000 / 0.6,
+    ),
+    fetching(
+        "store-bound",
+        "in flight, repeated: throttled 9, reset 1, the client",
+        store={"retries": {"reset": 1, "throttled": 9, "timeout": 0, "credentials": 7}},
+    ),
+    # No record since: the rates of before mean nothing now.
+    fetching(
+        "store-bound",
+        "store, and the fetcher has sent nothing for 3.5 s, the client",
+        store={"clock_s": host_reports.CLOCK_S + 6.5},
+    ),
+    # They wait since before the interval, so no wait has ended.
+    fetching(
+        "store-bound",
+        "5.0 batches wait",
+        fetch_s=fetches(4, 0, 0.0),
+        fetching_batches=6,
+        before={"fetching_batches": 5},
+    ),
+    # The others want batches, too, of a local dataset, and do not wait.
+    fetching("store-bound", "", more=(taking("local", 0.0, 1.0, wanted=99, window=99),)),
+    # Most of what the client wants is with it: not the store's samples are late.
+    fetching("window-bound", "", wait_s=1.0),
+    fetching("compute-bound", "", busy=0.9, stages=DECODE),
+    fetching("quota-bound", "", machine={"throttled_s": 19.0, "cpus": 4}),
+    # The fetcher is no neighbour.
+    fetching(
+        "window-bound",
+        "",
+        wait_s=0.0,
+        delay=0.5,
+        cpu=0.5,
+        machine={"busy_cpus": 2.0},
+        store={"cpu_s": 12.8},
+    ),
+    fetching("neighbour-bound", "", wait_s=0.0, delay=0.5, cpu=0.5, machine={"busy_cpus": 2.0}),
+    fetching(
+        "cache-small",
+        "cache-small: the disk cache is full, 39.0 GB of 40.0 GB, and evicts 300 MB/s while 380 "
+        "MB/s come from the store, 20 % of batches found their samples in it, the client waits 40 "
+        "% of its time, 4 workers are busy 36 %; cache.disk_bytes for all that this host owns, "
+        "140.0 GB, would give about 5,000 images/s (estimate), or more feeders",
+        3000 / 0.6,
+        store={**SMALL, "full_bytes": 140 * 10**9},
+    ),
+    fetching("cache-small", "for all that this host owns would give about", store=SMALL),
+    # What is evicted is of other datasets, or of a disk that others fill.
+    fetching(
+        "store-bound",
+        ", a larger cache.disk_bytes or more",
+        store={**SMALL, "full_bytes": 20 * 10**9},
+    ),
+    fetching("store-bound", "", store={**SMALL, "used_bytes": 10**9}),
     # --- Storage and memory
     case(
         "io-bound",

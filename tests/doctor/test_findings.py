@@ -14,6 +14,7 @@ from feeder.doctor.facts import (
     BusyProcess,
     Clock,
     DatasetPlace,
+    DiskCachePlace,
     Finding,
     Governor,
     HugePages,
@@ -63,6 +64,15 @@ def dataset(kind: str) -> Machine:
     return Machine(datasets=(DatasetPlace(path="/d/in", mount="/d", kind=kind, source="s:/x"),))
 
 
+def disk_cache(kind: str = "ext4", **fields: object) -> Machine:
+    """A machine of four cores on 10 Gbit/s."""
+    place = {"path": "/c", "mount": "/", "kind": kind, "source": "d", **fields}
+    cache = DiskCachePlace(**place)  # type: ignore[arg-type]
+    return Machine(
+        allowed=ALL, cards=(replace(CARD, speed_mbit=10_000, node=None),), disk_cache=cache
+    )
+
+
 FOUND: list[tuple[Machine, str, str]] = [
     (
         load(average=7.9, cpu=0.95, busy=(BURN,)),
@@ -104,6 +114,40 @@ FOUND: list[tuple[Machine, str, str]] = [
         r"built for SSE4.*4\.8 ms.*-mavx2",
     ),
     (libraries(crypto="tweetnacl"), "warning crypto", "tweetnacl.*pyzmq"),
+    (
+        disk_cache(problem="Permission denied"),
+        "error disk-cache",
+        r"the disk cache cannot be in /c: Permission denied;.*sudo install -d -o feeder /c .*"
+        r'disk_path = "/LOCAL/DISK"',
+    ),
+    (disk_cache("tmpfs"), "warning disk-cache-place", r"/c is in memory \(tmpfs\); .*reboot"),
+    (
+        disk_cache("overlay"),
+        "warning disk-cache-place",
+        r"own layer \(overlay\).*docker run --volume /LOCAL/DISK:/c",
+    ),
+    (disk_cache("virtiofs"), "warning disk-cache-place", r"read through the host \(virtiofs, d\)"),
+    (
+        disk_cache(free_bytes=300 << 30, used_bytes=100 << 30, budget_bytes=1 << 40),
+        "warning disk-cache-room",
+        r"disk_bytes is 1,024\.0 GiB, and the disk of /c has room for 400\.0 GiB; .*"
+        r'disk_bytes = "360 GiB"',
+    ),
+    (
+        disk_cache(free_bytes=300 << 30, full_bytes=140 << 30, budget_bytes=40 << 30),
+        "note disk-cache-small",
+        r"datasets in /c take 140\.0 GiB, and the disk cache may take 40\.0 GiB",
+    ),
+    (
+        disk_cache(free_bytes=90 << 30, full_bytes=140 << 30, used_bytes=10 << 30),
+        "note disk-cache-small",
+        r"may take 100\.0 GiB",
+    ),
+    (
+        disk_cache(write_bytes_a_s=300e6, read_bytes_a_s=2e9),
+        "warning disk-cache-speed",
+        r"writes 300 MB/s and reads 2,000; 4 cores read up to 720 MB/s",
+    ),
 ]
 SOUND: dict[str, Machine] = {
     "nothing is known": Machine(),
@@ -125,6 +169,13 @@ SOUND: dict[str, Machine] = {
     "few reserved pages": Machine(memory=Memory(total_bytes=20 << 30, reserved=(PAGE,))),
     "a local dataset": dataset("ext4"),
     "an automounter": dataset("autofs"),
+    "a disk cache with room": disk_cache(
+        free_bytes=300 << 30,
+        full_bytes=140 << 30,
+        budget_bytes=200 << 30,
+        write_bytes_a_s=600e6,
+        read_bytes_a_s=2e9,
+    ),
     "a fast clock": Machine(clock=Clock(current="tsc", available=("tsc", "hpet"))),
     "enough files": Machine(limits=Limits(files_hard=FILES_WANTED)),
     "libsodium": libraries(crypto="libsodium"),

@@ -24,12 +24,20 @@ DATASETS = {
     "desktop": ["/home/ada/my sets/in"],
     "troubled": ["/mnt/nas/a's/in", "/mnt/image/in"],
 }
+DISK_CACHES = {
+    "container-v2": "/var/cache/feeder",
+    "desktop": "/home/ada/.cache/feeder",
+    "troubled": "/mnt/nas/cache",
+}
 NAMES = sorted(path.stem for path in DESCRIPTIONS.glob("*.txt"))
 
 
 def look(trees: dict[str, Path], name: str) -> Machine:
     datasets = [Path(path) for path in DATASETS.get(name, ["/data/in"])]
-    return read_machine(trees[name], datasets, PROCESSES.get(name, "self"))
+    folder = DISK_CACHES.get(name)
+    disk_cache = (Path(folder), 200 << 30) if folder else None
+    process = PROCESSES.get(name, "self")
+    return read_machine(trees[name], datasets, process, disk_cache=disk_cache)
 
 
 @pytest.mark.parametrize("name", NAMES)

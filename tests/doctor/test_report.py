@@ -181,10 +181,42 @@ def test_json_is_one_object(trees: dict[str, Path]) -> None:
     assert value["machine"]["process"] == "4711"
     assert " ".join(value["machine"]) == (
         "process kernel processor nodes allowed governors cards accelerators memory limits clock "
-        "load datasets daemons libraries unreadable"
+        "load datasets disk_cache daemons libraries unreadable"
     )
     assert value["machine"]["allowed"]["cpus"] == "0-31"
     assert {*value["findings"][0]} == {"name", "severity", "what", "detail", "mend"}
+
+
+def disk_cache_of(*arguments: str | Path) -> tuple[str, int] | None:
+    """The folder and budget of the disk cache that the command looks at."""
+    result = call_feeder("doctor", "--json", *arguments)
+    place = json.loads(result.stdout)["machine"]["disk_cache"]
+    return place and (place["path"], place["budget_bytes"])
+
+
+def test_the_disk_cache_is_the_one_that_feeder_serve_would_find(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("feeder.doctor.disk_cache._MEASURE_S", 0.01)
+    monkeypatch.setenv("CACHE_DIRECTORY", str(tmp_path))
+    config = tmp_path / "feeder.toml"
+    remote = '[data]\nin = "s3://bucket/in"\n'
+    texts = {
+        "": None,
+        remote: (str(tmp_path), 0),
+        f'{remote}[cache]\ndisk_bytes = "1 GiB"\ndisk_path = "disk"\n': (
+            str(tmp_path / "disk"),
+            1 << 30,
+        ),
+        f'{remote}[cache]\ndir = "/srv"\n': ("/srv", 0),
+    }
+    for text, expected in texts.items():
+        config.write_text(text)
+        assert disk_cache_of("--config", config) == expected
+    assert disk_cache_of("--disk-path", "/srv/x") == ("/srv/x", 0)
+    assert disk_cache_of() is None, "nothing is in it"
+    (tmp_path / "feeder-pieces").mkdir()
+    assert disk_cache_of() == (str(tmp_path), 0)
 
 
 @pytest.mark.parametrize(

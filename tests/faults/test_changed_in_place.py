@@ -1,7 +1,9 @@
 """Datasets changed in place under a running daemon: the right bytes or an error with a name.
 
 Each batch is compared with that of the unchanged dataset, over five kinds of change; all but one
-leave the checksum of each record valid.
+leave the checksum of each record valid. An index that the daemon has proven is read from memory
+whatever happens to that in the file, so batches fail only where blobs are wrong, or, once a shard
+is opened again, its header.
 """
 
 import os
@@ -123,11 +125,15 @@ KINDS: dict[str, Change] = {
 }
 
 
+FAILS_WHILE_OPEN = {"in-place-copy", "truncated"}
+FAILS_ONCE_REOPENED = {*FAILS_WHILE_OPEN, "blobs-of-others"}
+
+
 @pytest.fixture(params=KINDS)
 def change(
     request: pytest.FixtureRequest, datasets: dict[str, Path], tmp_path: Path
-) -> Iterator[tuple[Path, Callable[[], None], Callable[[], None]]]:
-    """A copy of the served dataset; functions that change it and restore it, both in place."""
+) -> Iterator[tuple[str, Path, Callable[[], None], Callable[[], None]]]:
+    """The kind; a copy of the served dataset; functions that change it and restore it, in place."""
     served = tmp_path / "served"
     shutil.copytree(datasets["served"], served)
     intact = {name: (served / name).read_bytes() for name in (SHARD, MANIFEST_NAME)}
@@ -137,7 +143,7 @@ def change(
         for name, content in intact.items():
             overwrite(served / name, content)
 
-    return served, lambda: apply(served, datasets["reseeded"]), restore
+    return request.param, served, lambda: apply(served, datasets["reseeded"]), restore
 
 
 def _take(endpoint: str, epochs: range, right: list[str]) -> tuple[int, int]:
@@ -159,10 +165,10 @@ def _take(endpoint: str, epochs: range, right: list[str]) -> tuple[int, int]:
 
 
 def test_no_batch_is_wrong_while_a_dataset_changes_in_place(
-    change: tuple[Path, Callable[[], None], Callable[[], None]], right: list[str]
+    change: tuple[str, Path, Callable[[], None], Callable[[], None]], right: list[str]
 ) -> None:
     """Changed and restored over and over while batches are taken; then workers are killed."""
-    served, apply, restore = change
+    kind, served, apply, restore = change
     is_over = threading.Event()
     with _serve(served) as daemon:
         assert _take(daemon.endpoint, range(4), right) == (4 * EPOCH, 0)
@@ -181,11 +187,11 @@ def test_no_batch_is_wrong_while_a_dataset_changes_in_place(
             disturber.join()
         apply()
         _, failed = _take(daemon.endpoint, range(EPOCHS // 2, EPOCHS - 4), right)
-        assert failed, "the changed dataset cannot give the packed batches"
+        assert bool(failed) == (kind in FAILS_WHILE_OPEN)
         for worker in daemon.workers():
             worker.kill()
         taken, _ = _take(daemon.endpoint, range(EPOCHS - 4, EPOCHS), right)
-        assert taken == 0, "a restarted worker does not serve it either"
+        assert taken == (0 if kind in FAILS_ONCE_REOPENED else 4 * EPOCH)
         restore()
         assert _take(daemon.endpoint, range(4), right) == (4 * EPOCH, 0)
 

@@ -21,11 +21,10 @@ import pytest
 
 from feeder.dataset.manifest import MANIFEST_NAME
 from feeder.dataset.opened import Dataset
-from feeder.errors import ConfigError
+from feeder.errors import ConfigError, SourceChangedError
 from feeder.pack.options import PackOptions
 from feeder.pack.run import pack_dataset
 from feeder.pack.task_pool import Messages, RunTasks
-from feeder.source.location.storage import SourceChangedError
 from tests.source.tar_writer import tar_bytes
 from tests.source.tf_writer import encode_datum, encode_example, frame
 from tests.support.sources import encoded, image, run_here, silent, write_lmdb, write_parquet

@@ -1,4 +1,4 @@
-"""Input from users and jobs: configuration, states of loaders, endpoints."""
+"""Input from users and jobs: configuration, states of loaders, endpoints, addresses of stores."""
 
 import random
 from typing import Any
@@ -7,6 +7,7 @@ from feeder.client.endpoints import check_endpoint, parse_list
 from feeder.daemon.config import Config, format_effective, load_config
 from feeder.errors import ConfigError
 from feeder.node.endpoint import Endpoint, parse_endpoint
+from feeder.store.address import StoreAddress, is_remote
 from tests.fuzz.mutate import mutate_bytes, mutate_value
 from tests.fuzz.target import Target, written
 from trainer_client._state import LoaderState
@@ -147,6 +148,37 @@ def _hold_list(endpoints: dict[str, Any], _: bytes) -> None:
     assert all(check_endpoint(endpoint) == endpoint for endpoint in endpoints)
 
 
+# --- Addresses of stores --------------------------------------------------------------------------
+
+_ADDRESSES = (
+    b"s3://bucket/prefix/name",
+    b"gs://bucket",
+    b"az://$root/a b",
+    b"https://host.example:443/a/b",
+    b"http://[::1]:9000/a",
+)
+_ADDRESS_TOKENS = (*_ENDPOINT_TOKENS, b"//", b"/../", b"?sig=", b"#", b"@", b"s3://", b"HTTPS://")
+
+
+def _address(rng: random.Random) -> str:
+    try:
+        return _text(rng, _ADDRESSES, _ADDRESS_TOKENS)
+    except UnicodeDecodeError:
+        return "s3://\udcff/\ud800"
+
+
+def _read_address(text: str) -> StoreAddress:
+    is_remote(text)
+    return StoreAddress.parse(text)
+
+
+def _hold_address(address: StoreAddress, _: str) -> None:
+    assert address.url.isprintable()
+    assert is_remote(address.url)
+    assert StoreAddress.parse(address.url) == address
+    assert address.child("name").name == "name"
+
+
 TARGETS = (
     Target(
         "config-file",
@@ -172,5 +204,13 @@ TARGETS = (
         40_000,
         ConfigError,
         _hold_list,
+    ),
+    Target(
+        "store-address",
+        _address,
+        _read_address,
+        40_000,
+        ConfigError,
+        _hold_address,
     ),
 )

@@ -19,7 +19,7 @@ from feeder.process.path_text import encode_name
 from feeder.source.contents import recognise_file
 from feeder.source.label_files.columns import IMAGE_SUFFIXES
 from feeder.source.listing import ListedContainer, ListedItems
-from feeder.source.location.find import EXPANDED_MAX, expand_braces
+from feeder.source.location.patterns import EXPANDED_MAX, expand_braces
 from feeder.source.source import SourceSpec
 from tests.fuzz.mutate import mutate_bytes
 from tests.fuzz.target import Target, folder, refusal, written

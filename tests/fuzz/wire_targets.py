@@ -12,6 +12,8 @@ from feeder.wire.claim import decode_answer, decode_claim, encode_answer, encode
 from feeder.wire.messages import (
     MAGIC,
     PROTOCOL_VERSION,
+    Blobs,
+    BlobsRequest,
     Bye,
     Chunk,
     Draining,
@@ -55,6 +57,7 @@ CLIENT_MESSAGES = (
     StatsRequest(),
     HostStatsRequest(),
     NamesRequest(dataset="d", content="f", sample_ids=(5, 0, 5, 2**48 - 1)),
+    BlobsRequest(content="f", sample_ids=(5, 0, 5, 2**48 - 1)),
 )
 NODE_MESSAGES = (
     welcome(
@@ -71,6 +74,7 @@ NODE_MESSAGES = (
     Draining(session=1),
     Stats(counters={"a": 1, "b": 2.5, "c": "d"}),
     Names(names=(b"n01/a.JPEG", b"caf\xe9.jpg", b"")),
+    Blobs(sizes=(5, 0, 2**24)),
 )
 
 # Pieces of MessagePack: lengths far beyond the data, nesting, extensions, the unused type byte.

@@ -22,6 +22,7 @@ from feeder.metrics.records import (
     Histogram,
     JobRecord,
     NodeRecord,
+    StoreRecord,
     WorkerRecord,
 )
 from feeder.metrics.report import HostLoad, HostReport, NodeReport, ServedDatasetReport, Verdict
@@ -29,6 +30,7 @@ from feeder.monitoring.exposition import CLIENTS_MAX, OTHER, Exposition, name_cl
 from feeder.session.filling import FailureReason
 from tests.monitoring.reports import busy_report, client, host_report, node_snapshot
 from tests.node.test_service import Host
+from tests.support.host_reports import store_bound
 
 Series = Mapping[tuple[str, frozenset[tuple[str, str]]], float]
 PLAIN = "text/plain; version=0.0.4; charset=utf-8"
@@ -57,7 +59,7 @@ OTHER_FAILURES = [
 RECORDS = (
     *GROUPS,
     *(HostReport, HostLoad, NodeReport, ServedDatasetReport, Verdict),
-    *(NodeRecord, WorkerRecord, JobRecord, CacheRecord),
+    *(NodeRecord, WorkerRecord, JobRecord, CacheRecord, StoreRecord),
 )
 SHOWN_ELSEWHERE = {
     "node feeder_version self_test decoder library dataset",  # texts
@@ -156,6 +158,23 @@ def by_reason(name: str, node: int, **values: float) -> list[tuple[str, dict[str
             ],
         ),
         (
+            store_bound(),
+            [
+                ("store_fetched_bytes_total", {}, 3_800_000_000),
+                ("store_retries_total", {"reason": "throttled"}, 9),
+                ("store_retries_total", {"reason": "timeout"}, 0),
+                ("store_failures_total", {"reason": "denied"}, 3),
+                ("store_failures_total", {"reason": "expired"}, 0),
+                ("disk_cache_budget_bytes", {}, 40_000_000_000),
+                ("disk_cache_full_bytes", {}, 140_000_000_000),
+                ("disk_cache_evicted_bytes_total", {}, 1_200_000_000),
+                ("credentials_expire_seconds", {}, 240),
+                ("fetching_batches", {"node": "0"}, 6),
+                ("fetch_duration_seconds_bucket", {"node": "0", "le": "0.001"}, 7),
+                ("fetch_duration_seconds_count", {"node": "0"}, 23),
+            ],
+        ),
+        (
             host_report(NodeReport(number=0, state="starting"), kind="starting"),
             [
                 ("node_state", {"node": "0", "state": "starting"}, 1),
@@ -165,7 +184,7 @@ def by_reason(name: str, node: int, **values: float) -> list[tuple[str, dict[str
             ],
         ),
     ],
-    ids=["busy", "the supervisor's log", "starting"],
+    ids=["busy", "the supervisor's log", "a store", "starting"],
 )
 def test_values(report: HostReport, values: list[tuple[str, dict[str, str], float]]) -> None:
     found = series(report)

@@ -15,6 +15,7 @@ from feeder.metrics.hangs import ProcessLook
 from feeder.metrics.records import NodeRecord
 from feeder.metrics.report import HostReport
 from feeder.node.clients import log_refusal
+from feeder.node.fetches import Fetches
 from feeder.node.messages import Board, write_board
 from feeder.node.polling import PollSet
 from feeder.node.service import REPORT_MAX_S, NodeService, log_session_end
@@ -75,7 +76,8 @@ class Host:
         table.identity = IDENTITY
         claim_listener: Any = SimpleNamespace(counters=ClaimCounters())
         parts = (table, self.router, claim_listener, pool, NodeStatus())
-        self.service = NodeService(*parts, board=self.board)
+        fetches = Fetches({}, b"", PollSet())
+        self.service = NodeService(*parts, fetches=fetches, board=self.board)
         self.receive(Hello(dataset=dataset, recipe=recipe(), seed=0, window=1, client="test"))
         (welcome,) = self.sent
         assert isinstance(welcome, Welcome)

@@ -18,6 +18,7 @@ from feeder.node.polling import PollSet
 from feeder.node.worker_pool import _BACKOFF_MIN_S, _YOUNG_S, WorkerPool, _Worker
 from feeder.session.admission import ServedDataset
 from feeder.wire.chunk_work import Filled
+from feeder.worker.index_memory import IndexMemory
 from feeder.worker.messages import Configure, DatasetSource, WorkerToNode
 from tests.support.sources import make_source, pack
 
@@ -67,10 +68,14 @@ class Workers:
 
     def __init__(self) -> None:
         poll_set: Any = SimpleNamespace(remove=lambda _: None)
-        self.pool = WorkerPool(1, CONFIGURE, poll_set, lambda *_: None, NodeRecord())
+        indexes = IndexMemory({})
+        self.pool = WorkerPool(1, CONFIGURE, poll_set, lambda *_: None, NodeRecord(), indexes)
+        indexes.close()
 
     def report(self, message: WorkerToNode) -> None:
-        worker: Any = SimpleNamespace(channel=SimpleNamespace(receive=lambda: message))
+        worker: Any = SimpleNamespace(
+            channel=SimpleNamespace(receive_with_fd=lambda: (message, None))
+        )
         self.pool._read(worker, 0.0)
 
     def die(self, age_s: float) -> float:
@@ -106,7 +111,9 @@ def test_what_workers_have_done_is_added_up() -> None:
 
 def test_a_missing_program_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
-    pool = WorkerPool(3, CONFIGURE, PollSet(), print, NodeRecord())
+    indexes = IndexMemory({})
+    pool = WorkerPool(3, CONFIGURE, PollSet(), print, NodeRecord(), indexes)
+    indexes.close()
     line = r"a worker cannot be started: .*No such file.*/python'?: check that the installation"
     with pytest.raises(ResourceError, match=line):
         pool.start()

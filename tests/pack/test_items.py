@@ -8,6 +8,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from feeder.dataset.files import LocalShard
 from feeder.dataset.format import shard_name
 from feeder.dataset.manifest import WORK_FOLDER_NAME, samples_in_shard
 from feeder.dataset.reader import ShardReader
@@ -145,7 +146,7 @@ def test_balanced_parts_keep_each_samples_label_row(tmp_path: Path) -> None:
         shutil.copyfile(tmp_path / "made" / shard_name(0), work.part_path(part))
     balance_parts(work, plan_balance(counts), MULTI.stored_bytes)
     for part, samples in enumerate([[0, 1, 2, 3], [0, 1, 4]]):
-        reader = ShardReader(work.shard_path(part))
+        reader = ShardReader(LocalShard(work.shard_path(part)))
         records, label_rows, _, is_intact = reader.read_index()
         reader.close()
         rows = np.empty((len(records), MULTI.width), np.uint8)

@@ -156,7 +156,7 @@ class Killed(BaseException):
     """Simulates SIGKILL: no file system change follows it."""
 
 
-def _kill_at(patch: pytest.MonkeyPatch, step: int) -> Callable[[], int]:
+def kill_at(patch: pytest.MonkeyPatch, step: int) -> Callable[[], int]:
     """Kill before the ``step``-th file system change; return a function that counts them."""
     made = 0
 
@@ -189,7 +189,7 @@ def test_packing_killed_at_any_file_system_change_resumes_to_the_same_bytes(
         step += 1
         path = tmp_path / str(step)
         with pytest.MonkeyPatch.context() as patch:
-            changes = _kill_at(patch, step)
+            changes = kill_at(patch, step)
             try:
                 pack(source, path, shards=3)
             except Killed:
@@ -197,13 +197,13 @@ def test_packing_killed_at_any_file_system_change_resumes_to_the_same_bytes(
                 assert is_complete or not (path / MANIFEST_NAME).exists()
         if changes() < step:
             break
-        _resume(source, path)
+        resume(source, path)
         assert file_tree(path) == expected, step
         shutil.rmtree(path)
     assert step > 20
 
 
-def _resume(source: Path, path: Path) -> None:
+def resume(source: Path, path: Path) -> None:
     """Pack again; refused as complete where the kill came after the manifest and the state."""
     if (path / MANIFEST_NAME).exists() and not (path / WORK_FOLDER_NAME / STATE_NAME).exists():
         with pytest.raises(ConfigError, match="is a complete dataset already"):

@@ -15,6 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
+from feeder.dataset.files import LocalShard
 from feeder.dataset.format import (
     RECORD_BYTES,
     SampleRecord,
@@ -72,7 +73,7 @@ def _flip(path: Path, position: int, bit: int = 0) -> None:
 
 
 def _index(path: Path, shard: int) -> tuple[ShardHeader, "np.ndarray[Any, Any]", bytes]:
-    reader = ShardReader(path / shard_name(shard))
+    reader = ShardReader(LocalShard(path / shard_name(shard)))
     records, _, names, _ = reader.read_index()
     reader.close()
     return reader.header, records, names

@@ -244,7 +244,7 @@ def test_a_source_is_told_from_a_dataset_and_from_nothing(
         str(dataset): False,
         str(tmp_path / "absent"): False,
         str(tmp_path / "shard-{000..009}.tar"): True,
-        "s3://bucket/imagenet": True,
+        "hf://datasets/imagenet": True,
         str(dataset / MANIFEST_NAME): True,
         "/" + "x" * 5000: False,
     }

@@ -66,6 +66,25 @@ def test_pieces_are_read_ahead_once_and_dropped_when_no_batch_needs_them(plan: E
 
 
 @given(plan=windows)
+def test_a_lanes_window_holds_what_its_batch_and_those_beside_it_need(plan: EpochPlan) -> None:
+    for lane in range(plan.shape.lanes):
+        indices, former = lane_batches(plan, lane), (0, 0)
+        for turn in range(-1, len(indices)):
+            window = plan.lane_window(lane, turn)
+            assert former <= window
+            assert former[1] <= window[1], "it moves on"
+            held = np.zeros(plan.layout.samples, np.int64)
+            for begin, end in plan.window_ranges(lane, *window):
+                held[begin:end] += 1
+            assert held.max() <= 1
+            for index in indices[max(0, turn - 1) : turn + 2]:
+                assert held[plan.samples(index)].all()
+            assert turn < 0 or list(plan.turns(indices[turn])) == [(lane, turn)]
+            former = window
+        assert not indices or plan.is_last_turn(lane, len(indices) - 1)
+
+
+@given(plan=windows)
 def test_the_working_set_holds_all_pieces_in_use_and_the_next_batchs(plan: EpochPlan) -> None:
     piece, held = plan.shape.piece, plan.shape.working_set // plan.shape.lanes
     is_whole = not plan.shuffle or plan.shape.working_set == plan.layout.samples

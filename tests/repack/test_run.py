@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import msgspec
 import pytest
 
+from feeder.dataset.files import LocalShard
 from feeder.dataset.manifest import (
     MANIFEST_NAME,
     QUARANTINE_NAME,
@@ -102,7 +103,7 @@ class _Sample(NamedTuple):
 def _samples(dataset: Path, *, version: int) -> list[_Sample]:
     samples = []
     for path in sorted(dataset.glob("*.fds")):
-        reader = ShardReader(path, version=version)
+        reader = ShardReader(LocalShard(path), version=version)
         index = reader.read_index()
         reader.close()
         records = index.records.view(format2.RECORD) if version == 2 else index.records

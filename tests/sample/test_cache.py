@@ -276,7 +276,7 @@ def test_only_rows_of_deterministic_recipes_are_cached(
 def test_damaged_image_is_named_and_leaves_nothing_in_the_cache(damaged: Path) -> None:
     with Dataset.open(damaged) as copy:
         record = copy.read_records(np.array([3]))[0]
-        shard = copy.shard_path(3)
+        shard = Path(copy.shard_path(3))
         content = bytearray(shard.read_bytes())
         content[int(record["offset"]) + int(record["blob_bytes"]) // 2] ^= 1
         shard.write_bytes(content)

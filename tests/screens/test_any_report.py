@@ -18,7 +18,7 @@ from tests.support.host_reports import REPORTS, many_nodes
 
 FLOATS = (0.0, 5e-324, 1e-9, 0.5, 1e18)
 INTEGERS = (0, 1, 2**63)
-BASES = ("compute_bound", "silent_worker", "restarting_node", "just_started")
+BASES = ("compute_bound", "store_bound", "silent_worker", "restarting_node", "just_started")
 
 
 def shaken(value: Any, draw: st.DataObject, path: tuple[str, ...] = ()) -> Any:

@@ -11,6 +11,7 @@ from feeder.screens.sheet import ASCII, BLOCKS, CUT_BELOW, Glyphs, Sheet
 from feeder.screens.status_screen import CLIENTS_SHOWN, draw_status
 from feeder.screens.top_screen import draw_top
 from tests.support.host_reports import (
+    CLOCK_S,
     REPORTS,
     host_report,
     many_clients,
@@ -18,6 +19,8 @@ from tests.support.host_reports import (
     no_clients,
     restarting_node,
     silent_worker,
+    store,
+    store_bound,
     trainer,
 )
 
@@ -176,6 +179,35 @@ def test_the_supervisor_s_lines_count_with_those_of_its_node_processes() -> None
     screen = draw(replace(report, log_lines_limited=3, log_lines_dropped=4))
     assert "log lines limited 23" in words(screen)
     assert "log lines dropped 4" in words(screen)
+
+
+def test_what_comes_from_a_store_is_shown_where_a_dataset_is_in_one() -> None:
+    screen = words(draw(store_bound()))
+    assert "Store 380 MB/s 95 requests/s 5.4 batches wait repeated: throttled 9, reset 1" in screen
+    assert "disk cache: 39.9 GB of 40.0 GB batches 30 % warm, 70 % cold" in screen
+    assert "evicts 120 MB/s all samples take 140 GB" in screen
+    assert "Incidents store failures denied 3" in screen
+    assert "Store " not in draw(host_report())
+    quiet = replace(host_report(), **store(clock_s=CLOCK_S + 5.0))
+    assert "Store the fetcher has sent nothing for 5.0 s" in words(draw(quiet))
+
+
+@pytest.mark.parametrize(
+    ("left_s", "retries", "text"),
+    [
+        (-1.0, {"credentials": 1}, ""),
+        (3000.0, {"credentials": 1}, "credentials expire in 50 min"),
+        (240.0, {}, "credentials expire in 4 min"),
+        (240.0, {"credentials": 1}, "credentials expire in 4 min and could not be renewed"),
+        (0.0, {"credentials": 9}, "credentials expired and could not be renewed"),
+    ],
+)
+def test_when_credentials_expire_is_said_in_words(
+    left_s: float, retries: dict[str, int], text: str
+) -> None:
+    screen = words(draw(replace(host_report(), **store(expires_in_s=left_s, retries=retries))))
+    expiry = screen.partition("95 requests/s ")[2].partition("disk cache")[0]
+    assert expiry.strip() == text
 
 
 def test_fallbacks_are_shown_apart_from_incidents() -> None:

@@ -17,6 +17,7 @@ from tests.support.host_reports import (
     many_clients,
     many_nodes,
     silent_worker,
+    store_bound,
 )
 
 NOTE = Text("p pause  q quit")
@@ -51,6 +52,10 @@ def test_the_head_has_verdict_curves_stages_and_machine(size: tuple[int, int]) -
     assert re.search(r"stages +█+▓+▒+░+", screen)
     assert "█ decode 68 %" in screen
     assert "8.0 of 8 CPUs busy" in screen
+
+
+def test_the_head_has_what_comes_from_a_store() -> None:
+    assert re.search(r"^store +380 MB/s  95 requests/s  5\.4 b", text(store_bound(), 80, 50), re.M)
 
 
 def test_workers_have_number_core_state_and_share() -> None:

@@ -6,7 +6,15 @@ from hypothesis import strategies as st
 
 from feeder.plan.recipe import Recipe
 from feeder.session.fair_share import BURST, EARNED, MALFORMED_COST, FairShare, cost_of
-from feeder.wire.messages import Hello, HostStatsRequest, NamesRequest, Ping, Request, StatsRequest
+from feeder.wire.messages import (
+    BlobsRequest,
+    Hello,
+    HostStatsRequest,
+    NamesRequest,
+    Ping,
+    Request,
+    StatsRequest,
+)
 
 PING = cost_of(Ping(session=1))
 HELLO = cost_of(
@@ -29,6 +37,7 @@ def send(shares: FairShare, peer: bytes, cost: float, now_s: float) -> bool:
         (cost_of(Request(session=1, want=tuple((0, i) for i in range(64)))), 16, 37),
         (cost_of(NamesRequest(dataset="d", sample_ids=(0,))), 249, 620),
         (cost_of(NamesRequest(dataset="d", sample_ids=(0,) * 64)), 86, 213),
+        (cost_of(BlobsRequest(content="f", sample_ids=(0,) * 256)), 52, 128),
         (cost_of(StatsRequest()), 32, 80),
         (cost_of(HostStatsRequest()), 8, 20),
         (HELLO, 16, 40),

@@ -20,7 +20,7 @@ class Interleavings(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.shell = Shell(datasets=("d", "e"))
+        self.shell = Shell(datasets=("d", "e"), cached=("e",))
         self.held: list[int] = []
 
     @rule(
@@ -155,6 +155,18 @@ class Interleavings(RuleBasedStateMachine):
         else:
             self.shell.fill(worker)
 
+    @precondition(lambda self: self.shell.is_fetching)
+    @rule(pick=_SAMPLED, fails=st.booleans())
+    def samples_are_fetched(self, pick: int, fails: bool) -> None:
+        coming = len(self.shell.fetches.keys() - self.shell.there)
+        self.shell.fetched(pick % coming, "the store is away" if fails and pick % 5 == 0 else "")
+
+    @precondition(lambda self: self.shell.checks)
+    @rule(pick=_SAMPLED, fails=st.booleans())
+    def samples_are_checked(self, pick: int, fails: bool) -> None:
+        problem = "the store is away" if fails and pick % 5 == 0 else ""
+        self.shell.checked(pick % len(self.shell.checks), problem)
+
     @precondition(lambda self: self.shell.returning)
     @rule(pick=_SAMPLED)
     def return_slot(self, pick: int) -> None:
@@ -207,6 +219,7 @@ class Interleavings(RuleBasedStateMachine):
         assert not jobs.ready, "no job wants anything"
         assert not any(job.ready or job.unfinished for job in jobs._active)
         assert not self.shell.open
+        assert not self.shell.fetches, "all samples are let go"
 
     def _pick_peer(self, pick: int) -> bytes:
         peers = list(self.shell.clients)

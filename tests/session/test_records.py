@@ -123,6 +123,23 @@ def test_durations_count_from_request_and_from_dispatch() -> None:
     assert shell.record.chunk_s.total_s == 2.0  # the third chunk was dispatched at the end
 
 
+def test_a_pong_names_the_store_that_batches_wait_for() -> None:
+    shell = Shell(cached=("d",))
+    shell.hello(A)
+
+    def store() -> str:
+        shell.ping(A)
+        pong = shell.inbox[-1][1]
+        assert isinstance(pong, Pong)
+        return pong.store
+
+    assert store() == ""
+    shell.request(A, [(0, 0)], [])
+    assert store() == "s3://bucket/set"
+    shell.fetched()
+    assert store() == ""
+
+
 def test_waits_count_from_the_first_ping_after_the_first_batch() -> None:
     """What a loop waited before says nothing of the pace."""
     shell, session = greeted(window=2)

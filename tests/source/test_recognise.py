@@ -159,7 +159,7 @@ def test_labels_make_any_folder_of_images_a_labelled_one(here: Path) -> None:
     assert (spec.label, spec.label_base) == ("label", 1)
     for name, problem in (
         ("gone.csv", "gone.csv cannot be read"),
-        ("s3://b/x", "s3:// is not sup"),
+        ("hf://b/x", "hf:// is not sup"),
     ):
         with pytest.raises(ConfigError, match=f"--labels {problem}|{problem}"):
             recognise("source", labels_file=name)

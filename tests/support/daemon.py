@@ -175,7 +175,7 @@ class Daemon(DaemonProcess):
 
 
 def serve(
-    packed: Path,
+    packed: Path | str,
     *more: str | Path,
     bind: str = "tcp://127.0.0.1:0",
     workers: int = 2,
@@ -190,7 +190,8 @@ def customised(folder: Path, code: str) -> dict[str, str]:
     """Return an environment in which every Python runs ``code`` first, as its sitecustomize."""
     folder.mkdir(exist_ok=True)
     (folder / "sitecustomize.py").write_text(code)
-    return {"PYTHONPATH": str(folder)}
+    former = os.environ.get("PYTHONPATH")
+    return {"PYTHONPATH": os.pathsep.join([str(folder), *filter(None, [former])])}
 
 
 def _holders(pipe: IO[bytes] | None) -> list[str]:

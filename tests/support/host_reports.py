@@ -19,6 +19,7 @@ from feeder.metrics.records import (
     Histogram,
     NodeRecord,
     SlotSeconds,
+    StoreRecord,
     WorkerRecord,
 )
 from feeder.metrics.report import (
@@ -288,6 +289,52 @@ def compute_bound() -> HostReport:
     )
 
 
+def store(**totals: Any) -> dict[str, StoreRecord]:
+    """The fields of a report with a fetcher whose record has these totals at the end."""
+    usual: dict[str, Any] = {
+        "pid": 4090,
+        "clock_s": CLOCK_S + SECONDS,
+        "fetched_bytes": 3_800_000_000,
+        "requests": 950,
+        "transfers": 8,
+        "used_bytes": 12_000_000_000,
+        "budget_bytes": 40_000_000_000,
+    }
+    record = StoreRecord(**(usual | totals))
+    return {"store": record, "store_before": StoreRecord(pid=record.pid, clock_s=CLOCK_S)}
+
+
+def fetches(warm: int, cold: int, wait_s: float) -> Histogram:
+    """Batches that found their samples on disk, and those that waited for them."""
+    counts = [warm, *[0] * (len(BOUNDS_S) - 1), cold]
+    return Histogram(counts=counts, total_s=cold * wait_s)
+
+
+def store_bound() -> HostReport:
+    """A store that throttles, credentials that are not renewed, and a disk cache that is small."""
+    host = host_report(
+        "store-bound: 5.4 batches wait for samples from the store at 380 MB/s and 95 requests/s, 8 "
+        "transfers in flight, repeated: throttled 9, reset 1, the client waits 40 % of its time, 8 "
+        "workers are busy 36 %; `feeder cache fetch` before the job would give about 1,000 "
+        "images/s (estimate), else a faster network or store, a larger cache.disk_bytes or more "
+        "feeders",
+        clients=[trainer(images_a_s=600.0, wait_share=0.4)],
+        busy=0.36,
+        estimate_images_a_s=1000.0,
+        fetch_s=fetches(7, 16, 3.375),
+        fetching_batches=6,
+    )
+    fields = store(
+        retries={"throttled": 9, "reset": 1, "credentials": 2},
+        failures={"denied": 3},
+        used_bytes=39_900_000_000,
+        full_bytes=140_000_000_000,
+        evicted_bytes=1_200_000_000,
+        expires_in_s=240.0,
+    )
+    return replace(host, **fields)
+
+
 def silent_worker() -> HostReport:
     """One of two workers was stopped."""
     stopped = worker(
@@ -395,6 +442,7 @@ def packing() -> HostReport:
 REPORTS: Final[Mapping[str, Callable[[], HostReport]]] = {
     "healthy": host_report,
     "compute_bound": compute_bound,
+    "store_bound": store_bound,
     "silent_worker": silent_worker,
     "many_nodes": many_nodes,
     "no_clients": no_clients,

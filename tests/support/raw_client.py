@@ -108,7 +108,9 @@ class RawClient:
             self.session = answer.session
         return answer
 
-    def want(self, *keys: Key, release: tuple[Key, ...] = ()) -> None:
+    def want(
+        self, *keys: Key, release: tuple[Key, ...] = (), unowned: tuple[Key, ...] = ()
+    ) -> None:
         assert self.recipe is not None
         rows, size = self.recipe.batch_size, self.recipe.image_size
         for key in keys:
@@ -118,7 +120,8 @@ class RawClient:
                 np.full(rows, -7, np.int64),
                 rows,
             )
-        self.send(Request(session=self.session, want=keys, release=release))
+        request = Request(session=self.session, want=keys, release=release, unowned=unowned)
+        self.send(request)
 
     def take(self, key: Key, deadline_s: float = DEADLINE_S) -> Arrived:
         """Return a requested batch once all of it has arrived."""

@@ -1,6 +1,7 @@
 """A simulated node process around the session state machine; it checks every instruction."""
 
 import copy
+import dataclasses
 import itertools
 import math
 from collections import Counter
@@ -121,12 +122,23 @@ class Shell:
         table_limits: SessionLimits | None = None,
         datasets: tuple[str, ...] = ("d",),
         labels: LabelSpec = INDEX_LABELS,
+        cached: tuple[str, ...] = (),
     ) -> None:
         self.limits = table_limits or limits()
         self.record = NodeRecord()
         layout = ShardLayout(samples=SAMPLES, shards=5)
         served = ServedDataset(content="f" * 32, classes=("a", "b"), layout=layout, labels=labels)
-        self.table = SessionTable(dict.fromkeys(datasets, served), self.limits, self.record)
+        self.cached = cached
+        stored = dataclasses.replace(served, store="s3://bucket/set")
+        self.table = SessionTable(
+            {name: stored if name in cached else served for name in datasets},
+            self.limits,
+            self.record,
+        )
+        # By fetch: session and batch, until it is let go; those whose samples are there.
+        self.fetches: dict[int, tuple[int, Key]] = {}
+        self.there: set[int] = set()
+        self.checks: dict[int, events.CheckSamples] = {}
         self.table.identity = IDENTITY
         self.counters = self.table.counters
         self.now_s = 0.0
@@ -273,6 +285,21 @@ class Shell:
         del self.fills[ticket]
         self.apply(FillFailed(ticket, code, f"sample {sample} is damaged", sample))
 
+    def fetched(self, position: int = 0, problem: str = "") -> None:
+        """The samples of a fetch are there, or cannot be had."""
+        fetch = [*(fetch for fetch in self.fetches if fetch not in self.there)][position]
+        self.there.add(fetch)
+        session, key = self.fetches[fetch]
+        if problem and (view := self._view(session)) is not None and key in view.wanted:
+            assert not view.wanted[key].failed
+        self.apply(events.SamplesFetched(fetch, problem))
+
+    def checked(self, position: int = 0, problem: str = "") -> None:
+        """The samples of a doubted chunk were looked at."""
+        fetch = [*self.checks][position]
+        del self.checks[fetch]
+        self.apply(events.SamplesFetched(fetch, problem))
+
     def return_slot(self, position: int = 0) -> None:
         """The socket has finished with a slot that is wanted back."""
         key = self.returning.pop(position)
@@ -308,13 +335,21 @@ class Shell:
 
     def finish(self) -> None:
         """Finish everything in flight: workers fill, the socket sends, slots return."""
-        while self.fills or self.returning or self.closing:
+        while self.fills or self.returning or self.closing or self.checks or self.is_fetching:
+            while self.is_fetching:
+                self.fetched()
+            while self.checks:
+                self.checked()
             for worker in [w for w, tickets in self.workers.items() if tickets]:
                 self.fill(worker)
             while self.returning:
                 self.return_slot()
             while self.closing:
                 self.close_slots()
+
+    @property
+    def is_fetching(self) -> bool:
+        return bool(self.fetches.keys() - self.there)
 
     def refusals(self) -> list[str]:
         return [message.code for _, message in self.inbox if isinstance(message, Refused)]
@@ -329,6 +364,18 @@ class Shell:
                 return [events.SlotsOpened(session.number)]
             case Fill():
                 self._check_fill(instruction)
+            case events.FetchSamples(batch):
+                assert batch.session.dataset in self.cached
+                assert batch.fetch not in self.fetches
+                self.fetches[batch.fetch] = batch.session.number, (batch.epoch, batch.index)
+            case events.CheckSamples(fetch, chunk):
+                assert chunk.batch.fetch in self.there, "its samples stay there meanwhile"
+                self.checks[fetch] = instruction
+            case events.LetGo(fetch):
+                session, key = self.fetches.pop(fetch)
+                self.there.discard(fetch)
+                filling = [(fill.session, (fill.epoch, fill.index)) for fill in self.fills.values()]
+                assert (session, key) not in filling, "a worker may read them"
             case events.SendChunk():
                 self._check_chunk(instruction)
             case events.ShareSlots(session):
@@ -350,6 +397,8 @@ class Shell:
                 assert not any(fill.session == session for fill in self.fills.values())
                 assert session not in self.closing
                 assert session not in self.mapped, "it may still be read"
+                self.fetches = {f: of for f, of in self.fetches.items() if of[0] != session}
+                self.there &= self.fetches.keys()
                 self.closing.append(session)
             case events.KillWorker(chunk):
                 worker = chunk.worker
@@ -378,6 +427,9 @@ class Shell:
         assert fill.session not in self.closing
         assert 0 <= fill.slot < self.open[fill.session].layout.slots
         slot_key = fill.session, fill.slot
+        if self.open[fill.session].dataset in self.cached:
+            batch_key = fill.session, (fill.epoch, fill.index)
+            assert batch_key in [self.fetches[fetch] for fetch in self.there], "they are there"
         assert fill.slot not in self.mapped.get(fill.session, {}), "a lent slot is not written"
         assert slot_key not in self.returning, "a slot is reused only once it is returned"
         key = fill.epoch, fill.index

@@ -147,7 +147,8 @@ def write_set(
         source_bytes=1,
         shards=tuple(entries),
         content=content_fingerprint(
-            [folder / entry.name for entry in entries],
+            folder,
+            [entry.name for entry in entries],
             samples=len(samples),
             labels=labels,
             classes=classes,

@@ -13,6 +13,8 @@ from hypothesis import strategies as st
 from feeder.errors import ProtocolError
 from feeder.plan.recipe import Recipe
 from feeder.wire.messages import (
+    MAX_BLOBS,
+    MAX_BLOBS_BYTES,
     MAX_ENDPOINTS,
     MAX_HEADER_BYTES,
     MAX_INDICES,
@@ -55,8 +57,8 @@ FIELDS: dict[str, st.SearchStrategy[Any]] = {
     **dict.fromkeys(("index", "batches", "request", "advances"), indices),
     **dict.fromkeys(("dataset", "client", "content", "recipe_fingerprint"), names),
     **dict.fromkeys(("node", "feeder_version", "self_test", "text"), names),
-    **dict.fromkeys(("job", "verdict"), st.just("") | names),
-    **dict.fromkeys(("want", "release"), batch_keys),
+    **dict.fromkeys(("job", "verdict", "store"), st.just("") | names),
+    **dict.fromkeys(("want", "release", "unowned"), batch_keys),
     **dict.fromkeys(("clock_s", "waited_s", "cpu_s"), durations),
     **dict.fromkeys(("first", "valid"), rows),
     **dict.fromkeys(("images", "chunk_images", "sharers"), some_rows),
@@ -77,6 +79,7 @@ FIELDS: dict[str, st.SearchStrategy[Any]] = {
     "epoch": epochs,
     "slot": st.integers(0, 63),
     "names": st.lists(st.binary(max_size=99), min_size=1, max_size=MAX_NAMES).map(tuple),
+    "sizes": st.lists(st.integers(0, MAX_BLOBS_BYTES), min_size=1).map(tuple),
     "counters": st.dictionaries(names, counters, max_size=5),
     "report": st.none(),
 }
@@ -139,12 +142,13 @@ REQUEST: dict[str, Any] = {
     "number": 0,
     "want": [[0, 1]],
     "release": [],
+    "unowned": [],
 }
 
 
 def frame_of(fields: object) -> bytes:
     """A frame from a peer without Feeder's checks."""
-    return b"FDR\x07" + msgspec.msgpack.encode(fields)
+    return b"FDR\x08" + msgspec.msgpack.encode(fields)
 
 
 @settings(max_examples=300)
@@ -153,7 +157,7 @@ def test_a_message_comes_back_equal(message: ClientMessage | NodeMessage) -> Non
     is_of_client = isinstance(message, get_args(ClientMessage))
     decode = decode_from_client if is_of_client else decode_from_node
     frame = encode(message)
-    assert frame.startswith(b"FDR\x07")
+    assert frame.startswith(b"FDR\x08")
     for buffer in (frame, memoryview(frame)):
         assert decode(buffer) == message
         assert type(decode(buffer)) is type(message)
@@ -174,6 +178,8 @@ def test_the_bytes_of_a_frame_are_pinned() -> None:
 
 NAMES_REQUEST = {"type": "NamesRequest", "dataset": "d", "sample_ids": [0, 2**48 - 1]}
 NAMES = {"type": "Names", "names": [b"\xff" * MAX_NAME_BYTES] * MAX_NAMES}
+BLOBS_REQUEST = {"type": "BlobsRequest", "content": "f", "sample_ids": [0, 2**48 - 1]}
+BLOBS = {"type": "Blobs", "sizes": [0, MAX_BLOBS_BYTES]}
 REFUSED = {"type": "Refused", "code": "version", "message": ""}
 STATS: dict[str, Any] = {"type": "Stats", "counters": {}}
 
@@ -231,6 +237,13 @@ MALFORMED: list[tuple[dict[str, Any], dict[str, list[object]]]] = [
         },
     ),
     (
+        BLOBS_REQUEST,
+        {
+            "content": ["", "x" * 129, b"f"],
+            "sample_ids": [[], [-1], [2**48], [0] * (MAX_BLOBS + 1), None, [[0]], b"\0"],
+        },
+    ),
+    (
         CHUNK,
         {
             "images": [0, 65_537],
@@ -276,6 +289,7 @@ MALFORMED: list[tuple[dict[str, Any], dict[str, list[object]]]] = [
         },
     ),
     (NAMES, {"names": [[], ["text"], [b"a"] * 65, [b"a" * (MAX_NAME_BYTES + 1)], None, [None]]}),
+    (BLOBS, {"sizes": [[], [-1], [MAX_BLOBS_BYTES + 1], [0] * (MAX_BLOBS + 1), None, [0.5]]}),
     (REFUSED, {"code": ["because"], "session": [-1]}),
     (STATS, {"counters": [{"a": None}, {"a": "x" * 4097}]}),
 ]
@@ -285,7 +299,7 @@ MALFORMED: list[tuple[dict[str, Any], dict[str, list[object]]]] = [
 def test_a_field_out_of_bounds_is_a_protocol_error(
     fields: dict[str, Any], bad: dict[str, list[object]]
 ) -> None:
-    is_of_client = fields["type"] in ("Hello", "Request", "NamesRequest")
+    is_of_client = fields["type"] in ("Hello", "Request", "NamesRequest", "BlobsRequest")
     decode = decode_from_client if is_of_client else decode_from_node
     assert type(decode(frame_of(fields))).__name__ == fields["type"]
     for field, values in bad.items():
@@ -338,14 +352,14 @@ def test_a_welcome_holds_what_is_large(large: dict[str, Any]) -> None:
     assert decode_from_node(encode(message)) == message
 
 
-@pytest.mark.parametrize("version", [0, 6, 255])
+@pytest.mark.parametrize("version", [0, 7, 255])
 def test_other_version_is_a_version_mismatch_whatever_follows(version: int) -> None:
     for rest in (b"", b"\xc1", encode(Ping(session=1))[4:]):
         for decode in (decode_from_client, decode_from_node):
-            with pytest.raises(VersionMismatch, match=f"version {version}, .* 7") as caught:
+            with pytest.raises(VersionMismatch, match=f"version {version}, .* 8") as caught:
                 decode(b"FDR" + bytes([version]) + rest)
             assert caught.value.their_version == version
-    assert PROTOCOL_VERSION == 7
+    assert PROTOCOL_VERSION == 8
 
 
 @pytest.mark.parametrize("frame", [b"", b"F", b"FDR", b"GET / HTTP/1.1", b"\x00" * 100, b"fdr\x02"])
@@ -410,7 +424,7 @@ def check_frame(frame: bytes) -> None:
 def test_peers_text_is_escaped_and_shortened_in_errors() -> None:
     for text in ("two\nlines", "\x1b[31mred", "\x00", "x" * 60_000):
         for fields in ({"type": text}, {"type": "Ping", "session": 1, text: 1}):
-            frame = b"FDR\x07" + msgspec.msgpack.encode(fields)
+            frame = b"FDR\x08" + msgspec.msgpack.encode(fields)
             check_frame(frame)
             with pytest.raises(ProtocolError, match="malformed message"):
                 decode_from_client(frame)
@@ -441,7 +455,7 @@ HOSTILE = {
 def test_hostile_frames_are_refused_quickly_and_in_little_memory(
     decode: Callable[[bytes], object], name: str
 ) -> None:
-    frame = b"FDR\x07" + HOSTILE[name]
+    frame = b"FDR\x08" + HOSTILE[name]
     assert len(frame) <= MAX_HEADER_BYTES
     tracemalloc.start()
     start_s = time.process_time()

@@ -12,6 +12,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import psutil
 import pytest
 
@@ -28,22 +29,27 @@ from feeder.sample.reader import STAGES
 from feeder.sample.self_test import compute_self_test
 from feeder.wire.chunk_work import Fill, Filled, FillFailed
 from feeder.wire.slot_layout import SlotLayout
-from feeder.worker.__main__ import _fill, _read_names
+from feeder.worker.__main__ import _fill, _read_blobs, _read_names
 from feeder.worker.filler import ChunkFiller
+from feeder.worker.index_memory import IndexMemory
 from feeder.worker.messages import (
+    BlobsRead,
     CannotStart,
     CloseSession,
     Configure,
     DatasetSource,
+    IndexProven,
     NamesRead,
     NodeToWorker,
     OpenSession,
+    ReadBlobs,
     ReadNames,
+    ShareIndexes,
     Started,
     WorkerToNode,
 )
 from feeder.worker.slot_memory import SlotMemory
-from tests.support.daemon import DEADLINE_S, Arrived, check_batch, small_recipe
+from tests.support.daemon import DEADLINE_S, Arrived, check_batch, small_recipe, wait_until
 from tests.support.hard_jpegs import hard_jpeg
 from tests.support.sources import REPOSITORY, make_source, pack
 
@@ -66,18 +72,25 @@ class WorkerProcess:
             )
         self.channel: NodeEnd = Channel(ours, WorkerToNode)
         self.channel.set_timeout(DEADLINE_S)
+        self._own_memory = self._indexes = IndexMemory({})
 
     def __enter__(self) -> "WorkerProcess":
         return self
 
     def __exit__(self, *_: object) -> None:
         self.channel.close()
+        self._own_memory.close()
         self.process.kill()
         self.process.wait()
 
-    def configure(self, datasets: dict[str, DatasetSource], **fields: Any) -> Started | CannotStart:
+    def configure(
+        self, datasets: dict[str, DatasetSource], indexes: IndexMemory | None = None, **fields: Any
+    ) -> Started | CannotStart:
+        """Without ``indexes`` the worker keeps them by itself."""
         fields = {"open_shards": 8, "self_test": False} | fields
+        self._indexes = indexes or self._own_memory
         self.channel.send(Configure(datasets=datasets, **fields))
+        self.channel.send(ShareIndexes(starts=self._indexes.starts), self._indexes.fileno())
         answer = self.channel.receive()
         assert isinstance(answer, Started | CannotStart)
         return answer
@@ -89,7 +102,15 @@ class WorkerProcess:
 
     def fill(self, *fill: int) -> WorkerToNode:
         self.channel.send(Fill(*fill))
-        answer = self.channel.receive()
+        return self.receive()
+
+    def receive(self) -> WorkerToNode:
+        """Receive the next message; put the rows of one that has proven an index in place."""
+        answer, fd = self.channel.receive_with_fd()
+        if isinstance(answer, IndexProven):
+            assert fd is not None
+            self._indexes.take(answer.dataset, answer.shard, fd)
+            os.close(fd)
         assert answer is not None
         return answer
 
@@ -109,7 +130,7 @@ def memory() -> Iterator[SlotMemory]:
     made.close()
 
 
-def _copy(memory: SlotMemory, slot: int, valid: int = 10) -> Arrived:
+def copy_slot(memory: SlotMemory, slot: int, valid: int = 10) -> Arrived:
     rows = memory.chunk(slot, 0, 10)
     return Arrived(rows.pixels.copy(), rows.labels.copy(), rows.sample_ids.copy(), 0, valid)
 
@@ -132,7 +153,7 @@ def test_a_worker_fills_the_chunks_of_a_session_and_ends_with_its_channel(
             assert [*filled.stage_seconds] == [*STAGES, "fill"]
             assert sum(filled.stage_seconds.values()) > 0
             assert [*filled.cache_counts] == [*COUNTS]
-        check_batch(dataset, small_recipe(), (5, 2), _copy(memory, 1))
+        check_batch(dataset, small_recipe(), (5, 2), copy_slot(memory, 1))
         before = psutil.Process(worker.process.pid).num_fds()
         channel.send(CloseSession(session=1))
         worker.open(2, memory)
@@ -256,7 +277,7 @@ def test_rows_past_the_last_sample_are_padding(
         for index, valid in ((0, 10), (5, 3)):  # the slot's former contents must not show
             for first in range(0, 10, 4):
                 filler.fill(Fill(0, 1, 0, 0, index, first, min(4, 10 - first)))
-            check_batch(dataset, small_recipe("val"), (0, index), _copy(memory, 0, valid=valid))
+            check_batch(dataset, small_recipe("val"), (0, index), copy_slot(memory, 0, valid=valid))
     filler.close_session(1)
 
 
@@ -291,6 +312,7 @@ def test_images_that_the_decoder_leaves_to_turbojpeg_are_counted_with_their_chun
 def test_names_are_read_for_a_short_time_only(
     filler: ChunkFiller, monkeypatch: pytest.MonkeyPatch, bound: tuple[str, float]
 ) -> None:
+    monkeypatch.setattr("feeder.worker.filler._NAMES_S", 60.0)  # also on a busy machine
     assert len(filler.read_names("d", range(20))) == 20
     monkeypatch.setattr(f"feeder.worker.filler.{bound[0]}", bound[1])
     assert len(filler.read_names("d", range(20))) == 1
@@ -304,6 +326,78 @@ def test_names_that_cannot_be_read_are_reported(packed: Path, tmp_path: Path) ->
         read = _read_names(filler, ReadNames(5, "d", (1, 2)))
     assert (read.ticket, read.names) == (5, ())
     assert "is truncated" in read.problem
+
+
+def read_all(fd: int, sizes: tuple[int, ...]) -> list[bytes]:
+    """Return the blobs of an answer; closes its file, which has nothing else."""
+    with open(fd, "rb") as file:
+        file.seek(0)
+        blobs = [file.read(size) for size in sizes]
+        assert file.read() == b""
+    return blobs
+
+
+def blobs_of(dataset: Dataset, *sample_ids: int) -> list[bytes]:
+    ids = np.array(sample_ids)
+    locations = dataset.find_blobs(ids, dataset.read_records(ids))
+    return [bytes(dataset.read_blob(at, np.empty(at.blob_bytes, np.uint8))) for at in locations]
+
+
+def test_blobs_are_read_as_they_were_packed(packed: Path) -> None:
+    with WorkerProcess() as worker, Dataset.open(packed) as dataset:
+        worker.configure({"d": source_of(packed)})
+        before = psutil.Process(worker.process.pid).num_fds()
+        for _ in range(3):
+            worker.channel.send(ReadBlobs(10, "d", (22, 0, 22)))
+            while isinstance(answer := worker.channel.receive_with_fd(), tuple):
+                read, fd = answer
+                assert fd is not None
+                if isinstance(read, BlobsRead):
+                    break
+                os.close(fd)  # an index that was proven
+            assert (read.ticket, read.problem) == (10, "")
+            assert read_all(fd, read.sizes) == blobs_of(dataset, 22, 0, 22)
+        process = psutil.Process(worker.process.pid)
+        wait_until(lambda: process.num_fds() <= before + 2, "two shards more")
+
+
+def test_a_damaged_blob_is_left_out(packed: Path, tmp_path: Path) -> None:
+    shutil.copytree(packed, tmp_path / "d")
+    with Dataset.open(packed) as dataset:
+        (blob,) = blobs_of(dataset, 1)
+        expected = blobs_of(dataset, 0, 2)
+        path = tmp_path / "d" / Path(dataset.shard_path(1)).name
+    path.write_bytes(path.read_bytes().replace(blob, bytes(len(blob))))
+    with contextlib.closing(ChunkFiller({"d": source_of(packed, tmp_path / "d")}, 8)) as filler:
+        sizes, fd = filler.read_blobs("d", (0, 1, 2))
+        assert read_all(fd, sizes) == [expected[0], b"", expected[1]]
+        path.unlink()
+    with contextlib.closing(ChunkFiller({"d": source_of(packed, tmp_path / "d")}, 8)) as filler:
+        sizes, fd = filler.read_blobs("d", (0, 1))
+        assert read_all(fd, sizes) == [b"", b""]
+        (tmp_path / "d" / "manifest.json").unlink()
+    with contextlib.closing(ChunkFiller({"d": source_of(packed, tmp_path / "d")}, 8)) as filler:
+        read, fd_or_none = _read_blobs(filler, ReadBlobs(5, "d", (0, 1)))
+    assert (read.ticket, read.sizes, fd_or_none) == (5, (), None)
+    assert "manifest.json" in read.problem
+
+
+@pytest.mark.parametrize(("bound", "count"), [("_BLOBS_S", -1.0), ("MAX_BLOBS_BYTES", 0)])
+def test_blobs_are_read_for_a_short_time_and_one_message_only(
+    filler: ChunkFiller, monkeypatch: pytest.MonkeyPatch, bound: str, count: float
+) -> None:
+    sizes, fd = filler.read_blobs("d", range(20))
+    os.close(fd)
+    assert len(sizes) == 20
+    monkeypatch.setattr(f"feeder.worker.filler.{bound}", count or sizes[0] + sizes[1])
+    fewer, fd = filler.read_blobs("d", range(20))
+    os.close(fd)
+    assert fewer == sizes[: len(fewer)]
+    assert len(fewer) == (2 if bound == "MAX_BLOBS_BYTES" else 1)
+    monkeypatch.setattr("feeder.worker.filler.MAX_BLOBS_BYTES", 1)
+    none, fd = filler.read_blobs("d", range(20))
+    os.close(fd)
+    assert none == (0,), "the first one is larger than a message"
 
 
 PIECES = [(first, first + 4) for first in range(0, 400, 4)]

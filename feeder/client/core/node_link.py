@@ -60,6 +60,7 @@ class LinkState:
         self.heard_s = 0.0  # the node's last message
         self.sharers: int | None = None  # sessions of this job there, from its Pongs
         self.verdict = ""  # on what sets the node's pace, from its Pongs
+        self.store = ""  # where batches of this session wait for samples from
         self.waited_s = 0.0  # how long the training loop has waited for this session
         self._hello = hello
         self._prefetch = prefetch
@@ -114,7 +115,8 @@ class LinkState:
             return "it is the same node process as another endpoint"
         if self.session is None:
             return "it accepted the connection but does not answer the greeting; is it a feeder?"
-        return f"its last message came {now_s - self.heard_s:.1f} s ago, but {progress}"
+        waits = f": batches wait for samples from {self.store}" if self.store else ""
+        return f"its last message came {now_s - self.heard_s:.1f} s ago, but {progress}{waits}"
 
     def find_trouble(self, now_s: float) -> str:
         """What keeps a node that has served from answering, as a verdict; "" if it does."""

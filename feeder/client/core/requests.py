@@ -199,10 +199,14 @@ class RequestScheduler:
         self.hedged += is_asked
         return is_asked
 
+    def owns(self, number: int, key: BatchKey) -> bool:
+        """Whether a link's feeder owns the lane of a batch."""
+        return self._preference.order(key)[:1] == (self._links[number].owner,)
+
     def _request(self, number: int, batch: Batch) -> None:
         if batch.requested_s == inf:
             self.requested += 1
-            self.owned += self._preference.order(batch.key)[:1] == (self._links[number].owner,)
+            self.owned += self.owns(number, batch.key)
         self._free[number] -= 1
         self._lacking[number] -= 1
         self._wants.setdefault(number, []).append(batch.key)

@@ -253,6 +253,7 @@ class ClientSession:
             case Pong():
                 self.links.have_changed |= message.sharers != link.sharers
                 link.verdict, link.sharers = message.verdict, message.sharers
+                link.store = message.store
                 return
             case Chunk():
                 buffer = self.prefetch.find_buffer(link.number, message, sizes)
@@ -341,6 +342,9 @@ class ClientSession:
             assert session is not None, "what it had is forgotten with it"
             want, release = tuple(wants.get(number, ())), tuple(releases.get(number, ()))
             request = self.scheduler.number
-            message = Request(session=session, number=request, want=want, release=release)
+            unowned = tuple(key for key in want if not self.scheduler.owns(number, key))
+            message = Request(
+                session=session, number=request, want=want, release=release, unowned=unowned
+            )
             self._out.append(events.Send(number, message))
         releases.clear()

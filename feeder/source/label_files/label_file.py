@@ -1,12 +1,11 @@
 """A file with a label for each image: CSV, TSV, JSON or JSONL, as rows of one form."""
 
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from feeder.errors import ConfigError
 from feeder.plan.labels import LabelChoice, Uncertain
-from feeder.process.path_text import path_to_text, printable
+from feeder.process.path_text import printable
 from feeder.source.label_files.columns import (
     HOT_KINDS,
     MINUS,
@@ -23,6 +22,7 @@ from feeder.source.label_files.columns import (
     read_list,
 )
 from feeder.source.label_files.tables import KEY, VALUE, open_table
+from feeder.source.location.storage import FilePath, encode_path, show_path
 
 
 class LabelRow(NamedTuple):
@@ -47,7 +47,7 @@ class LabelFile:
 
     def __init__(
         self,
-        path: Path,
+        path: FilePath,
         *,
         image: str = "",
         label: str = "",
@@ -59,7 +59,7 @@ class LabelFile:
         Raises DatasetError for a file that cannot be read, ConfigError where the columns to use are
         not clear.
         """
-        where = printable(path_to_text(path))
+        where = show_path(encode_path(path))
         self._table = table = open_table(path, where, can_have_spaces=label_kind != "none")
         names = [name for name in table.names if name]  # pandas writes its index without one
         if VALUE in names and (image or label):

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from feeder.process.path_text import encode_name
 from feeder.source.label_files.columns import has_image_suffix
+from feeder.source.location.storage import is_url, stamp_path
 
 _SUFFIXES: Final = (".jpg", ".jpeg", ".png", ".JPEG", ".JPG", ".PNG", ".webp", ".tif", ".bmp")
 
@@ -29,20 +30,42 @@ def hash_name(name: str) -> int:
 class NameKeys:
     """A set of names."""
 
-    def __init__(self, keys: "array[int] | NDArray[np.uint64]") -> None:
-        """Take what ``hash_name`` returned, in any order; ``keys`` (of 64 bits) is not kept."""
+    def __init__(
+        self, keys: "array[int] | NDArray[np.uint64]", states: "array[int] | None" = None
+    ) -> None:
+        """Take what ``hash_name`` returned, in any order; ``keys`` (of 64 bits) is not kept.
+
+        ``states`` has two numbers for each of them, if any.
+        """
         self._sorted = array("Q")  # bisect is faster with it than with an array of numpy
-        self._sorted.frombytes(np.unique(np.frombuffer(keys, np.uint64)).tobytes())
+        self._states = np.empty((0, 2), np.uint64)
+        if states:
+            unique, first = np.unique(np.frombuffer(keys, np.uint64), return_index=True)
+            self._states = np.frombuffer(states, np.uint64).reshape(-1, 2)[first]
+        else:
+            unique = np.unique(np.frombuffer(keys, np.uint64))
+        self._sorted.frombytes(unique.tobytes())
 
     @property
     def keys(self) -> NDArray[np.uint64]:
         """The hashes, sorted."""
         return np.frombuffer(self._sorted, np.uint64)
 
+    def __len__(self) -> int:
+        return len(self._sorted)
+
     def __contains__(self, name: str) -> bool:
+        return self._find(name) >= 0
+
+    def state_of(self, name: str) -> tuple[int, int] | None:
+        """Return the two numbers of a name; None where there are none."""
+        at = self._find(name) if len(self._states) else -1
+        return (int(self._states[at, 0]), int(self._states[at, 1])) if at >= 0 else None
+
+    def _find(self, name: str) -> int:
         key = hash_name(name)
         at = bisect_left(self._sorted, key)
-        return at < len(self._sorted) and self._sorted[at] == key
+        return at if at < len(self._sorted) and self._sorted[at] == key else -1
 
 
 class NameFinder:
@@ -50,7 +73,7 @@ class NameFinder:
 
     x.jpg, ./a/../x.jpg      relative to the folder
     images/x.jpg             relative to the folder of the file of labels
-    /data/images/x.jpg       absolute
+    /data/images/x.jpg       absolute; so are URLs
     a\\x.jpg                  as Windows writes it
     x                        without its suffix, as an image's id
 
@@ -59,6 +82,7 @@ class NameFinder:
 
     def __init__(self, folder: str, labels_folder: str, files: NameKeys) -> None:
         """Take absolute paths, as ``path_to_text`` writes them, and the files below ``folder``."""
+        self._root = folder
         self._folder = posixpath.normpath(folder)
         self._bases = [self._folder]
         if posixpath.normpath(labels_folder) != self._folder:
@@ -91,10 +115,13 @@ class NameFinder:
                         yield name
 
     def _below(self, base: str, text: str) -> str | None:
-        path = posixpath.normpath(posixpath.join(base, text))
+        path = posixpath.normpath(text if is_url(text) else posixpath.join(base, text))
         inside = f"{self._folder.rstrip('/')}/"
         return path[len(inside) :] if path.startswith(inside) else None
 
     def _is_file(self, name: str) -> bool:
         """Return whether a file is there that the walk leaves out: a hidden one."""
-        return os.path.isfile(os.path.join(encode_name(self._folder), encode_name(name)))
+        if len(self._files) and "/." not in f"/{name}":
+            return False
+        path = encode_name(os.path.join(self._root, name))
+        return stamp_path(path) > 0 if is_url(path) else os.path.isfile(path)

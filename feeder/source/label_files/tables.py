@@ -15,16 +15,22 @@ import csv
 import functools
 import itertools
 import json
+import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from feeder.errors import ConfigError, DatasetError
-from feeder.process.path_text import path_to_text, printable
-from feeder.process.regular_file import open_regular_file
+from feeder.process.path_text import decode_name, printable
 from feeder.source.label_files.columns import has_image_suffix
-from feeder.source.location.storage import read_whole
+from feeder.source.location.storage import (
+    FilePath,
+    encode_path,
+    look_at_path,
+    open_file,
+    read_whole,
+    show_path,
+)
 
 BYTES_MAX: Final = 64 << 20  # of a line, and of a JSON file; as Python's objects ten times as much
 KEY: Final = "(key)"
@@ -56,12 +62,12 @@ class Table(NamedTuple):
     """Begins with the first row on each call; raises DatasetError where the file is damaged."""
 
 
-def open_table(path: Path, where: str, *, can_have_spaces: bool) -> Table:
+def open_table(path: FilePath, where: str, *, can_have_spaces: bool) -> Table:
     """Return the table in a file, whose format is known by its name and its first characters.
 
     Raises DatasetError for a file without rows, or one that cannot be read.
     """
-    suffix = path.suffix.lower()
+    suffix = _suffix(path)
     data = read_whole(path, _START_BYTES)
     start = data.removeprefix(codecs.BOM_UTF8).decode(errors="replace").lstrip()
     is_json = suffix == ".json" or start.startswith(("{", "["))
@@ -81,13 +87,17 @@ def open_table(path: Path, where: str, *, can_have_spaces: bool) -> Table:
     return Table(unit, "field", list(first), first, rows)
 
 
+def _suffix(path: FilePath) -> str:
+    return decode_name(os.path.splitext(encode_path(path))[1]).lower()
+
+
 def _begins_with_object(start: str) -> bool:
     """Return whether the first line is a JSON object and another line follows it."""
     line, _, rest = start.partition("\n")
     return bool(rest.strip()) and isinstance(_load(line), Mapping)
 
 
-def _read_json_lines(path: Path) -> Rows:
+def _read_json_lines(path: FilePath) -> Rows:
     for number, line in enumerate(read_lines(path), 1):
         if line.strip():
             yield number, *_as_object(_load(line))
@@ -105,9 +115,9 @@ def _as_object(value: object) -> tuple[Mapping[str, Any], str]:
     return (value, "") if isinstance(value, Mapping) else ({}, "it is no JSON object")
 
 
-def _load_entries(path: Path, where: str) -> list[tuple[str | None, Any]]:
+def _load_entries(path: FilePath, where: str) -> list[tuple[str | None, Any]]:
     """Return the entries of a JSON file, by key where they have one; "" for what is no pair."""
-    if path.stat().st_size > BYTES_MAX:
+    if look_at_path(path)[0] > BYTES_MAX:
         raise DatasetError(
             f"{where} has over {BYTES_MAX >> 20} MiB: write it as JSONL, an object a line, "
             "which is not held in memory"
@@ -145,9 +155,9 @@ def _read_entries(entries: Sequence[tuple[str | None, Any]]) -> Rows:
         yield number, fields if key is None else {KEY: key, **fields}, fault
 
 
-def _open_csv(path: Path, where: str, *, can_have_spaces: bool) -> Table:
+def _open_csv(path: FilePath, where: str, *, can_have_spaces: bool) -> Table:
     sample = list(itertools.islice(read_lines(path), _SAMPLE_LINES))
-    delimiter = "\t" if path.suffix.lower() == ".tsv" else _find_delimiter(sample, can_have_spaces)
+    delimiter = "\t" if _suffix(path) == ".tsv" else _find_delimiter(sample, can_have_spaces)
     # The sample may end within quotes, so parse the file itself.
     _, names = next(_parse(read_lines(path), delimiter, where), (0, []))
     if not names:
@@ -210,9 +220,9 @@ def _find_delimiter(sample: list[str], can_have_spaces: bool) -> str:
     return _SPACES if best_score == (0, 1) and can_have_spaces and is_spaced else best
 
 
-def read_class_names(path: Path) -> tuple[str, ...]:
+def read_class_names(path: FilePath) -> tuple[str, ...]:
     """Return the name of each class, one a line; ConfigError where they are none or not clear."""
-    shown = f"--class-names {printable(path_to_text(path))}"
+    shown = f"--class-names {show_path(encode_path(path))}"
     try:
         names = [line.strip() for line in read_lines(path)]
     except DatasetError as error:
@@ -233,7 +243,7 @@ def read_class_names(path: Path) -> tuple[str, ...]:
     return tuple(names)
 
 
-def read_lines(path: Path) -> Iterator[str]:
+def read_lines(path: FilePath) -> Iterator[str]:
     """Yield the lines of a file with their ends; a byte order mark is left out.
 
     Raises DatasetError for a file that cannot be read or is no UTF-8 text, with line and byte.
@@ -243,17 +253,17 @@ def read_lines(path: Path) -> Iterator[str]:
             yield line.decode()
         except UnicodeDecodeError as error:
             raise DatasetError(
-                f"line {number} of {printable(path_to_text(path))} is not UTF-8 (byte "
+                f"line {number} of {show_path(encode_path(path))} is not UTF-8 (byte "
                 f"{line[error.start]:#04x} at {error.start + 1}): decompress the file, or convert "
                 "it, for example with `iconv -f latin1 -t utf-8`"
             ) from None
 
 
-def read_byte_lines(path: Path) -> Iterator[bytes]:
+def read_byte_lines(path: FilePath) -> Iterator[bytes]:
     """Yield the same as bytes, for names, which need not be UTF-8; see ``read_lines``."""
-    shown = printable(path_to_text(path))
+    shown = show_path(encode_path(path))
     try:
-        with open_regular_file(path) as file:
+        with open_file(path) as file:
             lines = iter(lambda: file.readline(BYTES_MAX + 1), b"")
             for number, line in enumerate(lines, 1):
                 if len(line) > BYTES_MAX:

@@ -1,9 +1,8 @@
 """From a location as the user typed it to the files or the folder that it stands for.
 
 A path that exists is taken literally, whatever characters it has; else braces, then *, ? and [] are
-expanded. Braces expand as in shells and WebDataset: {000..146}, {a..f}, {train,val}, nested, with
-the steps of a range, {0..10..2}; those that hold neither a range nor a comma stay as they are.
-Locations that are not of this machine are refused with what to do instead.
+expanded. What is in a store is found by ``find_objects``; other locations that are not of this
+machine are refused with what to do instead.
 """
 
 import errno
@@ -17,34 +16,35 @@ from typing import Final
 from feeder.errors import ConfigError, DatasetError
 from feeder.process.path_text import path_to_text, printable
 from feeder.process.regular_file import open_regular
+from feeder.source.location.find_objects import find_objects
+from feeder.source.location.objects import look_at
+from feeder.source.location.patterns import EXPANDED_MAX, expand_braces
+from feeder.store.address import StoreAddress, is_remote
 
 _URL: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://(.*)", re.DOTALL)
 _BEFORE_PATTERN: Final = re.compile(r"[^{*?\[]*/", re.DOTALL)
 _COPY_COMMANDS: Final = (
-    ("s3 s3a", "`aws s3 sync {} DIR`"),
-    ("gs gcs", "`gcloud storage cp --recursive {} DIR`"),
-    ("az abfs abfss wasb wasbs", "`azcopy copy {} DIR --recursive`"),
-    ("http https ftp ftps", "`wget`"),
+    ("abfs abfss wasb wasbs", "`azcopy copy {} DIR --recursive`"),
+    ("ftp ftps", "`wget`"),
     ("sftp ssh", "`scp -r`"),
     ("hf", "`hf download ORG/NAME --repo-type dataset --local-dir DIR`"),
     ("hdfs", "`hdfs dfs -get {} DIR`"),
 )
 """What copies files here from where a scheme stands for."""
-EXPANDED_MAX: Final = 1_000_000
-_RANGE: Final = re.compile(
-    r"(?:(-?\d{1,18})\.\.(-?\d{1,18})|([A-Za-z])\.\.([A-Za-z]))(?:\.\.-?(\d{1,18}))?", re.ASCII
-)
-_ALPHABET: Final = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
+_STORES: Final = {"s3a": "s3", "s3n": "s3", "gcs": "gs"}
+"""Other names of stores' schemes."""
 _STANDARD_INPUT: Final = "/dev/stdin"
 
 
 def find_files(location: str) -> tuple[str, ...]:
     """Return the one folder, or the files in order, that ``location`` stands for.
 
-    Paths are absolute, as ``path_to_text`` writes them. Raises ConfigError for what is not on this
-    machine or cannot be expanded, and for several folders; DatasetError for what does not exist or
-    is neither a regular file nor a pipe.
+    Paths are absolute, as ``path_to_text`` writes them, or URLs. Raises ConfigError for what is on
+    another machine or cannot be expanded, and for several folders; DatasetError for what does not
+    exist or is neither a regular file nor a pipe; StoreError.
     """
+    if is_remote(location):
+        return find_objects(location)
     shown = printable(location)
     try:
         if location == "-":
@@ -72,8 +72,12 @@ def find_files(location: str) -> tuple[str, ...]:
 
 
 def find_file(location: str, option: str, *, may_be_folder: bool = False) -> str:
-    """Return the absolute path, as text, of the one regular file that ``option`` names."""
+    """Return the absolute path, as text, or the URL of the one file that ``option`` names."""
     try:
+        if is_remote(location):
+            url = StoreAddress.parse(location).url
+            look_at(url)
+            return url
         path = Path(location).absolute()
         if not os.path.lexists(path):
             _check_is_local(location, option)
@@ -161,77 +165,17 @@ def _check_is_local(location: str, what: str) -> None:
     if url is None:
         return
     scheme, rest = url[1].lower(), url[2]
+    if scheme in _STORES:
+        shown = printable(f"{_STORES[scheme]}://{rest}")
+        raise ConfigError(f"{what} {printable(location)}: write {shown}")
     if scheme == "file":
         raise ConfigError(f"{what} {printable(location)}: give the path alone, {printable(rest)}")
     command = next((how for schemes, how in _COPY_COMMANDS if scheme in schemes.split()), "")
     if glob.has_magic(rest) or "{" in rest:
         folder = _BEFORE_PATTERN.match(rest)
         rest = folder[0] if folder else ""
-    elif scheme in ("s3", "s3a") and os.path.splitext(rest)[1]:
-        command = "`aws s3 cp {} DIR`"  # sync is for folders
     copy = f" with {command.format(printable(f'{url[1]}://{rest}'))}," if command else ""
     raise ConfigError(
         f"{what} {printable(location)}: {scheme}:// is not supported yet: copy the files "
         f"here{copy} or mount them, and give their folder"
     )
-
-
-def expand_braces(pattern: str) -> list[str]:
-    """Return all texts that ``pattern`` stands for, in its order; duplicates are kept.
-
-    Raises ConfigError for unbalanced braces and for over EXPANDED_MAX texts.
-    """
-    depths = list(itertools.accumulate((c == "{") - (c == "}") for c in pattern))
-    if depths and (min(depths) < 0 or depths[-1]):
-        raise ConfigError(
-            f"the braces in {printable(pattern)} are unbalanced: write them as in "
-            "shard-{000..146}.tar"
-        )
-    try:
-        return _expand(pattern)
-    except (OverflowError, RecursionError):
-        raise ConfigError(
-            f"{printable(pattern)} stands for over {EXPANDED_MAX:,} files: give a smaller range"
-        ) from None
-
-
-def _expand(text: str) -> list[str]:
-    """Return the texts that a pattern of balanced braces stands for; OverflowError for too many."""
-    start = text.find("{")
-    if start < 0:
-        return [text]
-    depth = 0
-    cuts = [start]  # the brace that opens, its own commas, and the one that closes
-    for at in range(start, len(text)):
-        depth += (text[at] == "{") - (text[at] == "}")
-        if (text[at] == "," and depth == 1) or not depth:
-            cuts.append(at)
-        if not depth:
-            break
-    parts = [text[left + 1 : right] for left, right in itertools.pairwise(cuts)]
-    if len(parts) > 1:
-        values = list(itertools.chain(*map(_expand, parts)))
-    else:
-        values = _expand_range(parts[0]) or [f"{{{value}}}" for value in _expand(parts[0])]
-    rests = _expand(text[cuts[-1] + 1 :])
-    if len(values) * len(rests) > EXPANDED_MAX:
-        raise OverflowError
-    return [f"{text[:start]}{value}{rest}" for value in values for rest in rests]
-
-
-def _expand_range(inner: str) -> list[str]:
-    """Return the texts of a range; empty for what is none."""
-    match = _RANGE.fullmatch(inner)
-    if match is None:
-        return []
-    bounds = match.group(1, 2) if match[1] else match.group(3, 4)
-    first, last = map(int if match[1] else _ALPHABET.index, bounds)
-    step = max(1, int(match[5] or 1))
-    if abs(last - first) // step >= EXPANDED_MAX:
-        raise OverflowError
-    numbers = range(first, last + 1, step) if first <= last else range(first, last - 1, -step)
-    if not match[1]:
-        return [_ALPHABET[number] for number in numbers]
-    is_padded = any(re.match(r"-?0\d", bound) for bound in bounds)
-    width = max(map(len, bounds)) if is_padded else 0
-    return [f"{number:0{width}d}" for number in numbers]

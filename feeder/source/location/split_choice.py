@@ -9,11 +9,10 @@ What looks like several splits is neither taken for classes nor mixed without on
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
 from typing import Final, NamedTuple
 
 from feeder.errors import ConfigError
-from feeder.process.path_text import path_to_text, printable
+from feeder.process.path_text import printable
 from feeder.source.location.splits import find_splits, match_split, split_of
 
 _SHOWN_MAX: Final = 6
@@ -33,14 +32,14 @@ class SplitChoice(NamedTuple):
     location: str
     """The source's, for messages."""
 
-    def choose_folder(self, folder: Path, names: Sequence[str]) -> tuple[str | None, str]:
+    def choose_folder(self, folder: str, names: Sequence[str]) -> tuple[str | None, str]:
         """Choose one of the folders ``names`` in ``folder``."""
-        splits = {name: printable(path_to_text(name)) for name in find_splits(names)}
+        splits = {name: printable(name) for name in find_splits(names)}
         if not splits:
             if self.split:
                 raise self.no_splits("the folders in it are not called so")
             return None, ""
-        where = printable(path_to_text(folder))
+        where = printable(folder)
         match = match_split(self.split, names)
         return self._choose(where, "folders that are splits by name", splits, match)
 

@@ -1,35 +1,52 @@
 """The files of a source: listed, opened, read by ranges, and compared with what was listed.
 
     scan_folder     list: the entries of a folder
-    StoredFile      open, size, and read a range
+    open_stored     open, size, and read a range
     check_listed    whether a file is still the one that was listed, by its stamp
 
-Whatever looks for images, lists a container or reads an image does it with these; a store of
-objects has to offer the same three. Only tables are opened elsewhere, by the libraries that parse
-them.
+Whatever looks for images, lists a container or reads an image does it with these. A path is local,
+or the URL of an object in a store, for which ``objects`` does the same. As text it is what
+``path_to_text`` writes. Only tables are opened elsewhere, by the libraries that parse them.
 """
 
 import hashlib
+import io
 import os
 import struct
 from collections.abc import Iterator
-from pathlib import Path
-from typing import Self
+from typing import BinaryIO, Final, Self
 
-from feeder.errors import DatasetError
-from feeder.process.path_text import decode_name, path_to_text, printable
-from feeder.process.regular_file import open_regular
+from feeder.errors import DatasetError, SourceChangedError
+from feeder.process.path_text import decode_name, encode_name, printable
+from feeder.process.regular_file import open_regular, open_regular_file
+from feeder.source.location.objects import (
+    ObjectEntry,
+    ObjectFile,
+    StoredObject,
+    look_at,
+    scan_objects,
+    stamp_info,
+)
+from feeder.store.address import is_remote
+
+FilePath = str | bytes | os.PathLike[str]
+_BUFFER_BYTES: Final = 1 << 20
 
 
-class SourceChangedError(DatasetError):
-    """Raised for a file that is not the one that was listed: the whole packing ends.
+def encode_path(path: FilePath) -> bytes:
+    if isinstance(path, bytes):
+        return path
+    return encode_name(path) if isinstance(path, str) else os.fsencode(path)
 
-    ``change`` is what happened, ``remedy`` what to do about it, which readers do not know.
-    """
 
-    def __init__(self, change: str, remedy: str = "") -> None:
-        super().__init__(f"{change}: {remedy}" if remedy else change)
-        self.change = change
+def is_url(path: FilePath) -> bool:
+    """Return whether a path is that of an object, or of a folder of objects."""
+    return is_remote(path if isinstance(path, str) else decode_name(encode_path(path)))
+
+
+def is_folder_path(path: str) -> bool:
+    """Return whether there is a folder at a path of a source; URLs of folders end with "/"."""
+    return path.endswith("/") or os.path.isdir(encode_name(path))
 
 
 class StoredFile:
@@ -76,18 +93,39 @@ class StoredFile:
             self.close()
 
 
-def read_whole(path: Path, bytes_max: int) -> bytes:
+def open_stored(
+    path: FilePath, listed: int | None = None, *, is_pipe: bool = False
+) -> StoredFile | StoredObject:
+    """Open a file, see ``StoredFile``, or an object; OSError, and StoreError."""
+    stored = encode_path(path)
+    if is_url(stored):
+        return StoredObject(stored, listed)
+    return StoredFile(stored, listed, is_pipe=is_pipe)
+
+
+def open_file(path: FilePath) -> BinaryIO:
+    """Open a regular file or an object as a file of Python's; raises what ``open_stored`` does."""
+    stored = encode_path(path)
+    if not is_url(stored):
+        return open_regular_file(stored)
+    return io.BufferedReader(ObjectFile(StoredObject(stored)), _BUFFER_BYTES)
+
+
+def read_whole(path: FilePath, bytes_max: int) -> bytes:
     """Return the first bytes of a regular file, up to ``bytes_max``; DatasetError if that fails."""
     try:
-        with StoredFile(path) as file:
+        with open_stored(path) as file:
             return file.read(0, bytes_max)
     except OSError as error:
-        shown = printable(path_to_text(path))
+        shown = show_path(encode_path(path))
         raise DatasetError(f"{shown} cannot be read: {error.strerror}") from None
 
 
-def scan_folder(folder: bytes, what: str) -> Iterator[os.DirEntry[bytes]]:
+def scan_folder(folder: bytes, what: str) -> Iterator[os.DirEntry[bytes] | ObjectEntry]:
     """Yield the entries of a folder; DatasetError, which calls it ``what``, if that fails."""
+    if is_url(folder):
+        yield from scan_objects(decode_name(folder))
+        return
     try:
         with os.scandir(folder) as entries:
             yield from entries
@@ -103,7 +141,7 @@ def scan_folder(folder: bytes, what: str) -> Iterator[os.DirEntry[bytes]]:
         ) from error
 
 
-def is_folder(entry: os.DirEntry[bytes]) -> bool:
+def is_folder(entry: os.DirEntry[bytes] | ObjectEntry) -> bool:
     """Return whether an entry is a folder or links to one."""
     try:
         return entry.is_dir()
@@ -123,10 +161,20 @@ def stamp_status(status: os.stat_result) -> int:
     return int.from_bytes(hashlib.blake2b(data, digest_size=8).digest(), "little") or 1
 
 
-def stamp_path(path: str | bytes | os.PathLike[str]) -> int:
+def look_at_path(path: FilePath) -> tuple[int, int]:
+    """Return size and stamp of the file or object at ``path``, links followed; OSError."""
+    stored = encode_path(path)
+    if is_url(stored):
+        info = look_at(decode_name(stored))
+        return info.size_bytes, stamp_info(info)
+    status = os.stat(stored)
+    return status.st_size, stamp_status(status)
+
+
+def stamp_path(path: FilePath) -> int:
     """The stamp of the file at ``path``, links followed; 0 where none can be looked at."""
     try:
-        return stamp_status(os.stat(path))
+        return look_at_path(path)[1]
     except OSError:
         return 0
 

@@ -10,6 +10,7 @@ from feeder.client.core.events import (
     HangUp,
     Instruction,
     MessageReceived,
+    Send,
 )
 from feeder.client.core.node_link import QUIET_S, SILENCE_S
 from feeder.client.core.prefetch import BatchSequence
@@ -120,6 +121,18 @@ def test_a_lanes_owner_is_asked_first_and_the_next_one_when_it_has_its_share() -
     _, out = serve()
     assert asked(out, OWNER) == keys(0, 1)
     assert asked(out, NEXT) == keys(2)
+
+
+def test_a_node_is_told_which_batches_another_one_owns() -> None:
+    _, out = serve()
+    told = {
+        send.link: send.message.unowned
+        for send in out
+        if isinstance(send, Send) and isinstance(send.message, Request)
+    }
+    assert told == {OWNER: (), NEXT: tuple(keys(2))}
+    _, alone = serve(1)
+    assert [request.unowned for request in sends(alone) if isinstance(request, Request)] == [()]
 
 
 def test_nothing_is_requested_from_an_owner_with_a_full_window() -> None:

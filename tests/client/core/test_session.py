@@ -284,6 +284,20 @@ def test_a_node_that_has_gone_quiet_is_told_from_one_that_is_late() -> None:
     assert verdict(9.0) == "healthy"
 
 
+def test_a_wait_for_a_store_names_it() -> None:
+    shell = make_shell()
+    shell.connect()
+    shell.receive(welcome())
+    shell.session.begin(BatchSequence(0, range(10)))
+    shell.do()
+    shell.receive(Pong(session=1, store="s3://bucket/set"))
+    text = shell.session.explain(0.0)
+    late = "0 of its 4 rows have arrived: batches wait for samples from s3://bucket/set"
+    assert text == f"its last message came 0.0 s ago, but {late}{SESSION}"
+    shell.receive(Pong(session=1))
+    assert "bucket" not in shell.session.explain(0.0)
+
+
 def test_a_process_that_was_stopped_itself_blames_no_network() -> None:
     shell = make_shell()
     shell.connect()

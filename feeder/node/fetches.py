@@ -1,0 +1,285 @@
+"""The fetches of a node process: batches whose samples are to be on disk before workers read them.
+
+    FetchSamples ─► pieces pinned ─► all samples there        ─► SamplesFetched
+                                  └─ Want ─► fetcher ─► Here  ─► pinned and looked at again
+    LetGo        ─► pieces unpinned
+
+While a piece is pinned no process evicts it, so what is there stays there for as long as a worker
+may read it. Two batches of a window pin the same pieces: they are counted here. A fetcher that ends
+is connected to again, and asked again for all that is outstanding.
+
+A batch that another feeder owns is drawn from pieces that this host does not need: its samples
+are fetched alone, from that feeder if it has them. So are leftovers, and those of a lane that is
+permuted as a whole, whose batches need a sample of each piece at once, while all its pieces follow.
+"""
+
+import functools
+import socket
+import time
+from collections import Counter, deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from feeder.disk_cache.cached import CachedDataset
+from feeder.disk_cache.messages import (
+    Absent,
+    FetcherToNode,
+    Forget,
+    Here,
+    NodeToFetcher,
+    Want,
+)
+from feeder.node.hints import Hints, Range
+from feeder.node.polling import PollSet
+from feeder.plan.epoch import EpochPlan, ShardLayout
+from feeder.plan.recipe import Recipe
+from feeder.process.channel import Channel, ChannelClosedError, ChannelFullError
+from feeder.session.events import SamplesFetched
+from feeder.session.state import PendingBatch, PendingChunk, Session
+
+RECONNECT_S: Final = 0.2
+"""Between two tries to connect; a fetcher that has ended is replaced in about that time."""
+
+_FLUSH_S: Final = 0.005
+"""Between two tries to send to a fetcher that is behind."""
+
+_RANGES_MAX: Final = 4096
+"""In a message: where there are more runs of samples, pieces are named."""
+
+_Report = Callable[[list[SamplesFetched], float], None]
+
+
+@dataclass(slots=True, eq=False)
+class _Fetch:
+    """What a batch, or a chunk of one, reads."""
+
+    dataset: str
+    session: int
+    sample_ids: NDArray[np.int64]
+    is_whole: bool
+    """Whether whole pieces are wanted, or only these samples."""
+    place: tuple[int, int, int] = (0, 0, 0)
+    """As in Want: the lanes, the lane and the index of a batch that another feeder owns."""
+    doubted: bool = False
+    unpinned: list[int] = field(default_factory=list)
+    """Its pieces that could not be pinned yet, as they were just being evicted."""
+    pinned: list[int] = field(default_factory=list)
+    is_waiting: bool = True
+
+
+class Fetches:
+    """All fetches of a node process, by number."""
+
+    def __init__(
+        self,
+        datasets: Mapping[str, CachedDataset],
+        address: bytes,
+        poll_set: PollSet,
+    ) -> None:
+        """Fetch for these datasets, by name, with the fetcher that listens at ``address``, a Unix
+        socket."""
+        self.deadline_s = 0.0 if datasets else float("inf")
+        """When ``run_due`` is due: while there is no connection."""
+        self._datasets = datasets
+        self._address = address
+        self._poll_set = poll_set
+        self.report: _Report
+        """Gets the answers that do not come at once."""
+        self._channel: Channel[NodeToFetcher, FetcherToNode] | None = None
+        self._fetches: dict[int, _Fetch] = {}
+        self._pins: Counter[tuple[str, int]] = Counter()
+        self._outgoing: deque[NodeToFetcher] = deque()  # what the socket had no room for
+        self._hints = Hints(self._send, self._plans_of)
+        self._plan = functools.lru_cache(64)(_plan_epoch)
+
+    @property
+    def waiting(self) -> int:
+        """How many fetches wait for the fetcher."""
+        return sum(fetch.is_waiting for fetch in self._fetches.values())
+
+    def find_there(self, dataset: str, sample_ids: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """Return which samples (n,) of a dataset are on this host now: all of one that is local."""
+        if dataset not in self._datasets:
+            return np.ones(len(sample_ids), np.bool_)
+        return self._datasets[dataset].samples_there[sample_ids].astype(np.bool_)
+
+    def begin(self, batch: PendingBatch) -> list[SamplesFetched]:
+        """Carry out FetchSamples; return the answer if all samples are there."""
+        session = batch.session
+        plan = self._plans_of(session)(batch.epoch)
+        is_scattered = plan.draws_whole_lanes or plan.lane(batch.index) is None
+        is_whole = not (batch.is_unowned or is_scattered)
+        fetch = _Fetch(session.dataset, session.number, plan.samples(batch.index), is_whole)
+        if batch.is_unowned and (lane := plan.lane(batch.index)) is not None:
+            fetch.place = plan.shape.lanes, lane, batch.index
+        fetch.unpinned = self._datasets[fetch.dataset].pieces_of(fetch.sample_ids).tolist()
+        self._fetches[batch.fetch] = fetch
+        is_there = self._is_there(fetch)
+        if not is_there:
+            self._ask(batch.fetch, fetch)
+        if not batch.is_unowned:
+            self._hints.give(session, batch.epoch, batch.index)
+        return [SamplesFetched(batch.fetch)] if is_there else []
+
+    def check(self, number: int, chunk: PendingChunk) -> None:
+        """Carry out CheckSamples. The batch's own fetch keeps the pieces pinned."""
+        batch = chunk.batch
+        plan = self._plans_of(batch.session)(batch.epoch)
+        ids = plan.samples(batch.index, chunk.first, chunk.count)
+        fetch = _Fetch(batch.session.dataset, batch.session.number, ids, False, doubted=True)
+        self._fetches[number] = fetch
+        self._ask(number, fetch)
+
+    def let_go(self, number: int) -> None:
+        """Carry out LetGo."""
+        fetch = self._fetches.pop(number, None)
+        if fetch is None:
+            return
+        if fetch.is_waiting:
+            self._send(Forget(number))
+        for piece in fetch.pinned:
+            key = fetch.dataset, piece
+            self._pins[key] -= 1
+            if not self._pins[key]:
+                del self._pins[key]
+                self._datasets[fetch.dataset].unpin(piece)
+
+    def end_session(self, number: int) -> None:
+        """Forget what belongs to a session whose slots are closed."""
+        for left in [n for n, fetch in self._fetches.items() if fetch.session == number]:
+            self.let_go(left)
+        self._hints.end_session(number)
+
+    def run_due(self, now_s: float) -> None:
+        """Connect, and ask for all that is outstanding; or send what the socket had no room for."""
+        if self._channel is not None:
+            self._flush(now_s)
+            return
+        end = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        try:
+            end.settimeout(0)
+            end.connect(self._address)
+        except OSError:
+            end.close()
+            self.deadline_s = now_s + RECONNECT_S
+            return
+        self._channel = Channel(end, FetcherToNode)
+        self._poll_set.add(self._channel.fileno(), self._read)
+        self.deadline_s = float("inf")
+        self._hints.repeat()
+        for number, fetch in self._fetches.items():
+            if fetch.is_waiting:
+                self._ask(number, fetch)
+
+    def close(self) -> None:
+        """Close the connection and the datasets, which unpins their pieces."""
+        if self._channel is not None:
+            self._disconnect()
+        for dataset in self._datasets.values():
+            dataset.close()
+
+    # --- The fetcher ----------------------------------------------------------------------------
+
+    def _is_there(self, fetch: _Fetch) -> bool:
+        """Pin the pieces of a fetch and return whether its samples are on disk, for good then."""
+        dataset = self._datasets[fetch.dataset]
+        left = []
+        for piece in fetch.unpinned:
+            key = fetch.dataset, piece
+            if self._pins[key] or dataset.pin(piece):
+                self._pins[key] += 1
+                fetch.pinned.append(piece)
+            else:
+                left.append(piece)
+        fetch.unpinned = left
+        fetch.is_waiting = bool(left) or not dataset.has(fetch.sample_ids)
+        return not fetch.is_waiting
+
+    def _ask(self, number: int, fetch: _Fetch) -> None:
+        # Of whole pieces, too, the samples are named: others that are damaged must not matter.
+        ranges = find_runs(np.unique(fetch.sample_ids))
+        is_whole, doubted = fetch.is_whole, fetch.doubted
+        if len(ranges) > _RANGES_MAX:
+            dataset, is_whole = self._datasets[fetch.dataset], True
+            ranges = dataset.ranges_of(dataset.pieces_of(fetch.sample_ids))
+        self._send(Want(number, fetch.dataset, ranges, is_whole, *fetch.place, doubted=doubted))
+
+    def _read(self, now_s: float) -> None:
+        assert self._channel is not None, "it is read while it is open"
+        try:
+            message = self._channel.receive()
+        except ChannelClosedError:
+            self._disconnect()
+            self.deadline_s = now_s + RECONNECT_S
+            return
+        match message:
+            case Here(number):
+                fetch = self._fetches.get(number)
+                if fetch is None or not fetch.is_waiting:
+                    return
+                if self._is_there(fetch):
+                    self._answer(number, fetch, "", now_s)
+                else:  # evicted between the fetcher's answer and the pin
+                    self._ask(number, fetch)
+            case Absent(number, _, text):
+                fetch = self._fetches.get(number)
+                if fetch is None or not fetch.is_waiting:
+                    return
+                # What is missing may be others' samples of the same pieces. Doubted ones count as
+                # there until they were found damaged.
+                problem = "" if self._is_there(fetch) and not fetch.doubted else text
+                fetch.is_waiting = False
+                self._answer(number, fetch, problem, now_s)
+
+    def _answer(self, number: int, fetch: _Fetch, problem: str, now_s: float) -> None:
+        if fetch.doubted:
+            del self._fetches[number]  # the batch's own fetch has its pins
+        self.report([SamplesFetched(number, problem)], now_s)
+
+    def _send(self, message: NodeToFetcher) -> None:
+        if self._channel is not None:
+            self._outgoing.append(message)
+            if len(self._outgoing) == 1:  # else the socket had no room a moment ago
+                self._flush(time.monotonic())
+
+    def _flush(self, now_s: float) -> None:
+        """Send what waits, in order. A burst is larger than the socket's buffer."""
+        self.deadline_s = float("inf")
+        try:
+            while self._outgoing and self._channel is not None:
+                self._channel.send(self._outgoing[0])
+                self._outgoing.popleft()
+        except ChannelFullError:
+            self.deadline_s = now_s + _FLUSH_S
+        except ChannelClosedError:
+            self._disconnect()
+            self.deadline_s = now_s + RECONNECT_S
+
+    def _disconnect(self) -> None:
+        assert self._channel is not None, "there is a connection"
+        self._poll_set.remove(self._channel.fileno())
+        self._channel.close()
+        self._channel = None
+        self._outgoing.clear()
+
+    def _plans_of(self, session: Session) -> Callable[[int], EpochPlan]:
+        hello = session.hello
+        return functools.partial(self._plan, hello.recipe, session.plan.layout, hello.seed)
+
+
+def find_runs(ids: NDArray[np.int64]) -> tuple[Range, ...]:
+    """Return the runs of consecutive numbers in ``ids`` (n,), ascending: first and end of each."""
+    if not len(ids):
+        return ()
+    breaks = np.flatnonzero(np.diff(ids) != 1)
+    firsts = ids[np.concatenate([[0], breaks + 1])]
+    ends = ids[np.concatenate([breaks, [len(ids) - 1]])] + 1
+    return tuple(zip(firsts.tolist(), ends.tolist(), strict=True))
+
+
+def _plan_epoch(recipe: Recipe, layout: ShardLayout, seed: int, epoch: int) -> EpochPlan:
+    return recipe.plan_epoch(layout, seed=seed, epoch=epoch)

@@ -1,0 +1,142 @@
+"""The hints of a node process for the fetcher: which samples are next, and which are used up.
+
+A lane's window, in an epoch, is what the batches before, at and after the last one that was
+requested here need: an interval of the order in which its pieces are read. With each batch it moves
+on, and the fetcher gets the difference, whatever turns other feeders have made, and wherever the
+job has begun. In a lane's last turn the next epoch's first batch is announced as well. The windows
+of epochs that no session reads any more are taken back. The sessions of one job, recipe and seed
+share an order, as its ranks request different batches of a lane. All of it can be repeated to a new
+fetcher.
+"""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Final
+
+from feeder.disk_cache.messages import Ahead, Behind, NodeToFetcher, Owned
+from feeder.plan.epoch import MAX_EPOCH, EpochPlan
+from feeder.session.state import Session
+
+Range = tuple[int, int]
+
+_RANGES_MAX: Final = 4096  # of a message, to fit into a packet
+
+
+@dataclass(slots=True, eq=False)
+class _Order:
+    """What the sessions of a job read with one recipe and seed."""
+
+    dataset: str
+    plan: Callable[[int], EpochPlan]
+    """By epoch."""
+    epochs: dict[int, int] = field(default_factory=dict)
+    """By session, the epoch of its last request."""
+    lanes: dict[int, Range] = field(default_factory=dict)
+    """Those whose batches are made here."""
+    settled: int = 0
+    """Batches since the last one of a new lane; -1 once the lanes were sent."""
+    windows: dict[tuple[int, int], Range] = field(default_factory=dict)
+    """By epoch and lane, what was announced and not taken back: ``EpochPlan.lane_window``."""
+
+
+class Hints:
+    """The hints of all sessions of a node process."""
+
+    def __init__(
+        self,
+        send: Callable[[NodeToFetcher], None],
+        plan_of: Callable[[Session], Callable[[int], EpochPlan]],
+    ) -> None:
+        """``plan_of`` returns the plans of a session, by epoch."""
+        self._send = send
+        self._plan_of = plan_of
+        self._orders: dict[object, _Order] = {}
+        self._by_session: dict[int, object] = {}
+
+    def give(self, session: Session, epoch: int, index: int) -> None:
+        """Send what follows from a request for a batch of a lane that this host owns."""
+        hello = session.hello
+        key = session.job, session.dataset, hello.recipe, hello.seed
+        order = self._orders.get(key)
+        if order is None:
+            order = self._orders[key] = _Order(session.dataset, self._plan_of(session))
+        self._by_session[session.number] = key
+        if order.epochs.get(session.number) != epoch:
+            order.epochs[session.number] = epoch
+            self._end_epochs(order)
+        plan = order.plan(epoch)
+        for lane, turn in plan.turns(index):
+            self._add_lane(order, plan, lane)
+            self._move(order, epoch, lane, plan.lane_window(lane, turn))
+            if plan.is_last_turn(lane, turn) and epoch < MAX_EPOCH:
+                first = order.plan(epoch + 1).lane_window(lane, -1)
+                self._move(order, epoch + 1, lane, first)
+
+    def end_session(self, number: int) -> None:
+        """Take back what only this session reads."""
+        key = self._by_session.pop(number, None)
+        order = self._orders.get(key)
+        if order is not None:
+            order.epochs.pop(number, None)
+            self._end_epochs(order)
+            if not order.epochs:
+                del self._orders[key]
+                self._send_owned(order.dataset)
+
+    def repeat(self) -> None:
+        """Send all that holds to a new fetcher."""
+        for dataset in {order.dataset for order in self._orders.values()}:
+            self._send_owned(dataset)
+        for order in self._orders.values():
+            for (epoch, lane), window in order.windows.items():
+                self._send_ranges(Ahead, order, epoch, lane, *window)
+
+    def _move(self, order: _Order, epoch: int, lane: int, window: Range) -> None:
+        """Move a lane's window on; it never moves back, as requests may come in any order."""
+        first, end = order.windows.get((epoch, lane), (window[0], window[0]))
+        moved = max(first, window[0]), max(end, window[1])
+        order.windows[epoch, lane] = moved
+        self._send_ranges(Ahead, order, epoch, lane, max(end, moved[0]), moved[1])
+        self._send_ranges(Behind, order, epoch, lane, first, min(end, moved[0]))
+
+    def _end_epochs(self, order: _Order) -> None:
+        """Take back the windows of epochs that no session reads now, or next."""
+        read = {*order.epochs.values(), *(epoch + 1 for epoch in order.epochs.values())}
+        for epoch, lane in [key for key in order.windows if key[0] not in read]:
+            window = order.windows.pop((epoch, lane))
+            self._send_ranges(Behind, order, epoch, lane, *window)
+
+    def _send_ranges(
+        self, kind: type[Ahead] | type[Behind], order: _Order, epoch: int, lane: int, *window: int
+    ) -> None:
+        ranges = order.plan(epoch).window_ranges(lane, *window)
+        for start in range(0, len(ranges), _RANGES_MAX):
+            self._send(kind(order.dataset, tuple(ranges[start : start + _RANGES_MAX])))
+
+    def _add_lane(self, order: _Order, plan: EpochPlan, lane: int) -> None:
+        """Send what this host owns once a turn of its lanes has shown no new one: before that, all
+        counts as owned, so that nothing is evicted in error."""
+        if lane not in order.lanes:
+            order.lanes[lane] = plan.lane_range(lane)
+            order.settled = 0
+        elif order.settled >= 0:
+            order.settled += 1
+            if order.settled > len(order.lanes):
+                order.settled = -1
+                self._send_owned(order.dataset)
+
+    def _send_owned(self, dataset: str) -> None:
+        orders = [order for order in self._orders.values() if order.dataset == dataset]
+        owned = _merge(lane for order in orders for lane in order.lanes.values())
+        are_known = all(order.settled < 0 for order in orders)
+        self._send(Owned(dataset, owned if are_known and len(owned) <= _RANGES_MAX else ()))
+
+
+def _merge(ranges: Iterable[Range]) -> tuple[Range, ...]:
+    merged: list[Range] = []
+    for first, end in sorted(ranges):
+        if merged and first <= merged[-1][1]:
+            merged[-1] = merged[-1][0], max(end, merged[-1][1])
+        else:
+            merged.append((first, end))
+    return tuple(merged)

@@ -1,0 +1,1 @@
+"""Tests of the disk cache. May import: the product, bench, tests."""

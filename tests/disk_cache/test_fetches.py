@@ -1,0 +1,328 @@
+"""What a node process asks a fetcher for, and what it keeps from being evicted."""
+
+import itertools
+import socket
+import time
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from feeder.disk_cache.cached import CachedDataset
+from feeder.disk_cache.folder import DiskCache, prepare
+from feeder.disk_cache.messages import (
+    Absent,
+    Ahead,
+    FetcherToNode,
+    Forget,
+    Here,
+    NodeToFetcher,
+    Owned,
+    Want,
+)
+from feeder.disk_cache.transfers import Transfers
+from feeder.metrics.records import StoreRecord
+from feeder.node.fetches import Fetches, find_runs
+from feeder.node.polling import PollSet
+from feeder.process.channel import Channel
+from feeder.session.events import SamplesFetched
+from feeder.session.state import PendingBatch, PendingChunk, Session
+from feeder.store.address import StoreAddress
+from feeder.store.client import Store
+from tests.support.session_shell import BATCH, make_session
+
+WAIT_S = 30.0
+
+
+class FakeFetcher:
+    """Listens where a fetcher would, and keeps what it is told."""
+
+    def __init__(self) -> None:
+        self.listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self.listener.bind("")  # an abstract address that the kernel chooses
+        self.listener.listen()
+        self.listener.settimeout(WAIT_S)
+        self.channel: Channel[FetcherToNode, NodeToFetcher] | None = None
+
+    @property
+    def address(self) -> bytes:
+        return bytes(self.listener.getsockname())
+
+    def accept(self) -> None:
+        end, _ = self.listener.accept()
+        self.channel = Channel(end, NodeToFetcher)
+
+    def told(self) -> list[NodeToFetcher]:
+        """All messages that have come."""
+        assert self.channel is not None
+        self.channel.set_timeout(0)
+        messages = []
+        while (message := self.channel.receive()) is not None:
+            messages.append(message)
+        return messages
+
+    def wants(self) -> list[Want]:
+        return [message for message in self.told() if isinstance(message, Want)]
+
+    def send(self, message: FetcherToNode) -> None:
+        assert self.channel is not None
+        self.channel.send(message)
+
+    def die(self) -> None:
+        if self.channel is not None:
+            self.channel.close()
+
+
+class Node:
+    """A node process's fetches, with sessions on the dataset "d"."""
+
+    def __init__(self, folder: Path, fetcher: FakeFetcher) -> None:
+        self.poll_set = PollSet()
+        self.fetches = Fetches({"d": CachedDataset.open(folder)}, fetcher.address, self.poll_set)
+        self.poll_set.timed.append(self.fetches)
+        self.answers: list[SamplesFetched] = []
+        self.fetches.report = lambda answers, _: self.answers.extend(answers)
+        self.session = make_session(1, "", window=4)
+        self.turn()
+        fetcher.accept()
+        self._numbers = itertools.count(1)
+
+    def turn(self) -> None:
+        self.poll_set.run(0.0)
+
+    def wait(self, answers: int) -> list[SamplesFetched]:
+        by_s = time.monotonic() + WAIT_S
+        while len(self.answers) < answers:
+            assert time.monotonic() < by_s, "no answer"
+            self.poll_set.run(time.monotonic() + 0.1)
+        return self.answers
+
+    def begin(
+        self, index: int, *, is_unowned: bool = False, session: Session | None = None
+    ) -> tuple[PendingBatch, list[SamplesFetched]]:
+        batch = PendingBatch(session or self.session, 0, index, BATCH, is_unowned=is_unowned)
+        batch.fetch = next(self._numbers)
+        return batch, self.fetches.begin(batch)
+
+    def samples(self, index: int) -> np.ndarray:
+        return self.session.plan.samples(index)
+
+
+@pytest.fixture
+def folder(cache: DiskCache, url: str) -> Path:
+    return prepare(cache, url)
+
+
+@pytest.fixture
+def other(folder: Path) -> Iterator[CachedDataset]:
+    """The dataset as another process has it open, which fetches and evicts."""
+    with closing(CachedDataset.open(folder)) as opened:
+        yield opened
+
+
+@pytest.fixture
+def fetcher() -> Iterator[FakeFetcher]:
+    made = FakeFetcher()
+    yield made
+    made.die()
+    made.listener.close()
+
+
+@pytest.fixture
+def node(folder: Path, fetcher: FakeFetcher) -> Iterator[Node]:
+    made = Node(folder, fetcher)
+    yield made
+    made.fetches.close()
+
+
+def fetch(other: CachedDataset, ids: np.ndarray) -> None:
+    transfers = Transfers(other, Store(StoreAddress.parse(other.url)), StoreRecord())
+    for piece in other.pieces_of(ids).tolist():
+        assert transfers.fetch(piece, [other.range_of(piece)])
+
+
+def pinned(other: CachedDataset, ids: np.ndarray) -> set[bool]:
+    """Whether the pieces of samples are pinned, each."""
+    pieces = other.pieces_of(ids).tolist()
+    answers = set()
+    for piece in pieces:
+        locked = other.lock(piece)
+        answers.add(not locked)
+        if locked:
+            other.unlock(piece)
+    return answers
+
+
+def test_a_batch_that_is_there_is_answered_at_once_and_pinned_until_it_is_let_go(
+    node: Node, fetcher: FakeFetcher, other: CachedDataset
+) -> None:
+    ids = node.samples(0)
+    fetch(other, ids)
+    batch, answers = node.begin(0)
+    assert answers == [SamplesFetched(batch.fetch)]
+    assert not fetcher.wants()
+    assert pinned(other, ids) == {True}
+    second, _ = node.begin(0, session=make_session(2, ""))
+    node.fetches.let_go(batch.fetch)
+    assert pinned(other, ids) == {True}, "another batch has them"
+    node.fetches.let_go(second.fetch)
+    assert pinned(other, ids) == {False}
+
+
+def test_a_batch_waits_for_the_fetcher(
+    node: Node, fetcher: FakeFetcher, other: CachedDataset
+) -> None:
+    ids = node.samples(3)
+    batch, answers = node.begin(3)
+    assert not answers
+    assert node.fetches.waiting == 1
+    (want,) = fetcher.wants()
+    assert want.number == batch.fetch
+    fetcher.send(Here(batch.fetch))  # evicted again before it could be pinned
+    while not (again := fetcher.wants()):
+        node.turn()
+    assert [want.ranges for want in again] == [want.ranges]
+    fetch(other, ids)
+    fetcher.send(Here(batch.fetch))
+    assert node.wait(1) == [SamplesFetched(batch.fetch)]
+    assert pinned(other, ids) == {True}
+    assert node.fetches.waiting == 0
+
+
+def test_a_small_dataset_is_fetched_by_samples_while_its_lane_follows(
+    node: Node, fetcher: FakeFetcher
+) -> None:
+    node.begin(2)
+    told = fetcher.told()
+    (want,) = (message for message in told if isinstance(message, Want))
+    assert not want.whole
+    assert want.ranges == find_runs(np.unique(node.samples(2)))
+    lane = (0, node.session.plan.layout.samples)
+    assert Ahead("d", (lane,)) in told
+    node.begin(3)
+    node.begin(4)
+    assert Owned("d", (lane,)) in fetcher.told()
+
+
+def test_a_batch_of_its_own_lanes_is_fetched_by_pieces(node: Node, fetcher: FakeFetcher) -> None:
+    session = make_session(2, "", window=4, shuffle=False)
+    node.begin(1, session=session)
+    (want,) = fetcher.wants()
+    assert want.whole
+    assert want.ranges == find_runs(np.unique(session.plan.samples(1)))
+
+
+def test_a_batch_of_another_feeder_is_fetched_by_samples_and_nothing_follows(
+    node: Node, fetcher: FakeFetcher
+) -> None:
+    fetcher.told()
+    node.begin(2, is_unowned=True)
+    (want,) = fetcher.told()
+    assert isinstance(want, Want)
+    assert not want.whole
+    assert want.ranges == find_runs(np.unique(node.samples(2)))
+    assert (want.lanes, want.lane, want.index) == (1, 0, 2)
+    node.begin(3)
+    assert [want.lanes for want in fetcher.wants()] == [0], "its own are not asked of peers"
+
+
+def test_why_samples_cannot_be_had_is_passed_on(node: Node, fetcher: FakeFetcher) -> None:
+    batch, _ = node.begin(1)
+    fetcher.send(Absent(batch.fetch, "denied", "s3://b/d: access denied"))
+    assert node.wait(1) == [SamplesFetched(batch.fetch, "s3://b/d: access denied")]
+
+
+def test_a_fetcher_that_was_replaced_is_asked_again(
+    node: Node, fetcher: FakeFetcher, other: CachedDataset
+) -> None:
+    batch, _ = node.begin(4)
+    before = fetcher.told()
+    fetcher.die()
+    by_s = time.monotonic() + WAIT_S
+    while node.fetches.deadline_s == float("inf"):
+        assert time.monotonic() < by_s
+        node.turn()
+    while node.fetches.deadline_s < float("inf"):
+        assert time.monotonic() < by_s
+        node.turn()
+    fetcher.accept()
+    after = fetcher.told()
+    assert [m for m in after if isinstance(m, Want)] == [m for m in before if isinstance(m, Want)]
+    assert any(isinstance(message, Ahead) for message in after)
+    fetch(other, node.samples(4))
+    fetcher.send(Here(batch.fetch))
+    assert node.wait(1) == [SamplesFetched(batch.fetch)]
+
+
+def test_a_burst_that_a_fetcher_has_not_read_yet_waits_and_nothing_is_lost(
+    node: Node, fetcher: FakeFetcher
+) -> None:
+    bursts = 400  # some MB, more than a socket's buffer holds
+    session = make_session(2, "", window=4, batch_size=50)
+    begun = [node.begin(index % 2, is_unowned=True, session=session)[0] for index in range(bursts)]
+    wants: list[Want] = []
+    by_s = time.monotonic() + WAIT_S
+    while len(wants) < bursts:
+        assert time.monotonic() < by_s
+        node.turn()
+        wants += fetcher.wants()
+    assert [want.number for want in wants] == [batch.fetch for batch in begun]
+    assert all(want.ranges for want in wants)
+
+
+def test_what_is_missing_of_others_does_not_fail_a_batch(
+    node: Node, fetcher: FakeFetcher, other: CachedDataset
+) -> None:
+    batch, _ = node.begin(3)
+    fetch(other, node.samples(3))
+    fetcher.send(Absent(batch.fetch, "damaged", "another sample of a piece is damaged"))
+    assert node.wait(1) == [SamplesFetched(batch.fetch)]
+
+
+def test_what_is_let_go_is_forgotten(node: Node, fetcher: FakeFetcher) -> None:
+    batch, _ = node.begin(1)
+    node.fetches.let_go(batch.fetch)
+    assert Forget(batch.fetch) in fetcher.told()
+    node.begin(2)
+    fetcher.told()
+    node.fetches.end_session(node.session.number)
+    told = fetcher.told()
+    assert Owned("d", ()) in told
+    assert any(isinstance(message, Forget) for message in told)
+    assert node.fetches.waiting == 0
+
+
+def test_a_doubted_chunk_is_checked_and_keeps_its_pins(
+    node: Node, fetcher: FakeFetcher, other: CachedDataset
+) -> None:
+    ids = node.samples(0)
+    fetch(other, ids)
+    batch, _ = node.begin(0)
+    fetcher.told()
+    node.fetches.check(77, PendingChunk(batch, 2, 3))
+    told = fetcher.told()
+    (want,) = [message for message in told if isinstance(message, Want)]
+    assert want.doubted
+    assert sum(end - first for first, end in want.ranges) == 3
+    fetcher.send(Here(77))
+    assert node.wait(1) == [SamplesFetched(77)]
+    assert pinned(other, ids) == {True}
+    node.fetches.check(78, PendingChunk(batch, 2, 3))
+    fetcher.send(Absent(78, "disk-failing", "the disk fails"))
+    assert node.wait(2)[-1] == SamplesFetched(78, "the disk fails"), "although all count as there"
+
+
+def test_what_is_fetched_meanwhile_survives_the_fetchers_absence(
+    folder: Path, other: CachedDataset
+) -> None:
+    fetcher = FakeFetcher()
+    node = Node(folder, fetcher)
+    fetcher.die()
+    fetcher.listener.close()
+    node.turn()
+    fetch(other, node.samples(5))
+    _, answers = node.begin(5)
+    assert answers, "a warm cache needs no fetcher"
+    node.fetches.close()

@@ -1,0 +1,4 @@
+"""Tests of feeder.store.
+
+May import: the product, bench, tests.
+"""
