@@ -49,11 +49,12 @@ class Room:
 
     def measure(self) -> None:
         """Look at what all files take, those of other daemons included. Raises OSError."""
-        self.used_bytes, self.budget_bytes = self._cache.used_bytes(), self._fixed_bytes
-        if not self._fixed_bytes:
+        used_bytes, budget_bytes = self._cache.used_bytes(), self._fixed_bytes
+        if not budget_bytes:
             status = os.statvfs(self._cache.root)
             spare = status.f_bavail - status.f_blocks // _FREE_SHARE
-            self.budget_bytes = max(0, self.used_bytes + spare * status.f_frsize)
+            budget_bytes = max(0, used_bytes + spare * status.f_frsize)
+        self.used_bytes, self.budget_bytes = used_bytes, budget_bytes
 
     def evict(self, served: Sequence[Served], goal: int, *, with_windows: bool) -> Eviction:
         """Evict until ``goal`` bytes and some more are free; ``served`` are the own datasets.

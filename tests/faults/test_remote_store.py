@@ -216,9 +216,10 @@ def test_a_store_that_stalls_holds_up_its_own_batches_only(scene: Scene) -> None
     scene.remote.proxy.strike("stall", "*/slow/shard-*")
     with Taker(scene.daemon.endpoint, "slow") as taker:
         taker.ask()
-        scene.counted(lambda store, _: store.waiting == WINDOW, "its batches wait")
+        wait_until(lambda: scene.remote.count_stalled("slow") > 0, "transfers are in flight")
         assert take_epoch(scene.daemon.endpoint, "local") == scene.epoch
-        assert store_record(scene.daemon.endpoint).waiting == WINDOW
+        assert not taker.client.socket.poll(0), "none of its batches has come"
+        scene.counted(lambda store, _: store.waiting == WINDOW, "its batches wait")
         scene.remote.proxy.mend()
         scene.remote.proxy.strike("slow", "*/slow/shard-*", amount=20e6)
         assert taker.take() == scene.epoch
