@@ -19,6 +19,7 @@ Invariant: a sample is present only if its bytes, and those of its shard's index
 before. After a crash of the machine, which may lose the last writes, a checksum finds that.
 """
 
+import contextlib
 import errno
 import fcntl
 import json
@@ -35,6 +36,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from feeder.dataset.manifest import Manifest, load_manifest
+from feeder.disk_cache.ranges import Range
 from feeder.errors import DatasetError, ResourceError
 from feeder.plan.lanes import piece_samples
 from feeder.process.regular_file import read_regular
@@ -51,11 +53,10 @@ _ORIGIN_BYTES_MAX: Final = 64 << 10
 _FLOCK: Final = struct.Struct("hhqqi4x")  # struct flock of 64-bit Linux; l_pid must be 0
 _OFD_GETLK: Final = 36
 _OFD_SETLK: Final = 37
+_MAP_LOCKED: Final = 0x2000  # asm-generic/mman.h; Python has no name for it
 
 _REMOVAL_S: Final = 30.0
 _LOOK_S: Final = 0.02
-
-Range = tuple[int, int]
 
 
 class Origin(msgspec.Struct, frozen=True, kw_only=True):
@@ -99,7 +100,7 @@ class CachedDataset:
         self._pinned: set[int] = set()
         access = fcntl.fcntl(presence, fcntl.F_GETFL) & os.O_ACCMODE
         self._is_read_only = access == os.O_RDONLY  # such descriptors get no exclusive locks
-        mapped = mmap.mmap(presence, 0, access=mmap.ACCESS_READ)
+        mapped = _map_locked(presence)
         flags = np.frombuffer(mapped, np.uint8)  # which unmaps it when the last array is gone
         self.samples_there: NDArray[np.uint8] = flags[: manifest.samples]
         self.shards_there: NDArray[np.uint8] = flags[manifest.samples :]
@@ -244,6 +245,14 @@ def lock(descriptor: int, number: int, *, exclusive: bool, patience_s: float = 0
 
 def unlock(descriptor: int, number: int) -> None:
     fcntl.fcntl(descriptor, _OFD_SETLK, _FLOCK.pack(fcntl.F_UNLCK, os.SEEK_SET, number, 1, 0))
+
+
+def _map_locked(descriptor: int) -> mmap.mmap:
+    """Map a file to be read, kept in memory if the limit allows that (ulimit -l): to read what a
+    failing disk does not give back would be a SIGBUS."""
+    with contextlib.suppress(OSError):
+        return mmap.mmap(descriptor, 0, mmap.MAP_SHARED | _MAP_LOCKED, mmap.PROT_READ)
+    return mmap.mmap(descriptor, 0, mmap.MAP_SHARED, mmap.PROT_READ)
 
 
 def _open_writable(path: Path) -> int:

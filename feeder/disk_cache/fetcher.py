@@ -8,14 +8,11 @@ One thread calls it. ``wake_fd`` is readable when a transfer has ended; then, an
 goes on, and tries again for the next Want.
 """
 
-import contextlib
 import errno
 import logging
 import os
-import queue
-import threading
 import time
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -33,13 +30,14 @@ from feeder.disk_cache.messages import (
     Forget,
     NodeToFetcher,
     Owned,
-    Ranges,
     Want,
 )
 from feeder.disk_cache.peers import WANT_S, Peers
-from feeder.disk_cache.room import Eviction, Room, Served
+from feeder.disk_cache.ranges import Ranges, split_pieces
+from feeder.disk_cache.room import STUCK_S, Evictor, Room, Served
+from feeder.disk_cache.threads import Result, Results, Threads
 from feeder.disk_cache.transfers import Transfers
-from feeder.disk_cache.wants import Key, Task, Wants, split_pieces
+from feeder.disk_cache.wants import Key, Task, Wants
 from feeder.disk_cache.windows import Windows
 from feeder.errors import DatasetError, FeederError, ProtocolError, ResourceError, StoreError
 from feeder.metrics.records import REFRESH, StoreRecord
@@ -58,9 +56,6 @@ PATIENCE_S: Final = 30.0
 
 _POSTPONED_S: Final = 0.05
 """Between looks at a piece that another process fetches."""
-_STUCK_S: Final = 0.5
-"""Between evictions, after one that could not free what was needed."""
-_MEASURE_S: Final = 5.0
 _FULL_TRIES: Final = 3
 """Of writing to a full disk, with an eviction after each."""
 
@@ -68,44 +63,6 @@ _NAMED_MAX: Final = 16
 """How often a message may name a dataset's samples: lanes of several orders overlap."""
 
 _log = logging.getLogger(__name__)
-
-_Result = object
-_End = Callable[[_Result, Exception | None], None]
-
-
-class _Threads:
-    """Daemon threads that do work: up to ``most``, started when they are needed."""
-
-    def __init__(self, most: int, results: "deque[Callable[[], None]]", wake_fd: int) -> None:
-        self.most = most
-        self.busy = 0
-        self._threads = 0
-        self._results = results
-        self._wake_fd = wake_fd
-        self._work: queue.SimpleQueue[tuple[Callable[[], _Result], _End]] = queue.SimpleQueue()
-
-    def start(self, work: Callable[[], _Result], end: _End) -> None:
-        """Do ``work``, then have ``end`` called with its result or exception by ``run``."""
-        self.busy += 1
-        self._work.put((work, end))
-        if self._threads < min(self.busy, self.most):
-            self._threads += 1
-            threading.Thread(target=self._run, name="transfer", daemon=True).start()
-
-    def _run(self) -> None:
-        while True:
-            work, end = self._work.get()
-            result, error = None, None
-            try:
-                result = work()
-            except Exception as caught:  # noqa: BLE001 -- ``end`` raises what it does not expect
-                error = caught
-            self._results.append(partial(self._finish, end, result, error))
-            os.eventfd_write(self._wake_fd, 1)
-
-    def _finish(self, end: _End, result: _Result, error: Exception | None) -> None:
-        self.busy -= 1
-        end(result, error)
 
 
 class Fetcher:
@@ -126,7 +83,8 @@ class Fetcher:
         self.record = StoreRecord(pid=os.getpid())
         self.problem: FeederError | None = None
         """The last one of a piece that no batch waited for."""
-        self.wake_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self._results = Results()
+        self.wake_fd = self._results.wake_fd
         self.deadline_s = 0.0
         self._cache = cache
         self._patience_s = patience_s
@@ -140,23 +98,18 @@ class Fetcher:
             self._datasets[name] = Transfers(cached, store, self.record)
         self._wants = Wants({n: t.cached for n, t in self._datasets.items()}, patience_s)
         self._windows = Windows()
-        self._room = Room(cache, budget_bytes)
-        self._measured_at_s = 0.0
-        self._results: deque[Callable[[], None]] = deque()
         self._threads = [
-            _Threads(most, self._results, self.wake_fd)
-            for most in (PIECES_MAX, BLOBS_MAX, ASKS_MAX, 1, 1)
+            Threads(most, self._results) for most in (PIECES_MAX, BLOBS_MAX, ASKS_MAX, 1, 1)
         ]
-        self._pieces, self._blobs, self._asks, self._chores, sweeps = self._threads
+        self._pieces, self._blobs, self._asks, chores, sweeps = self._threads
+        evictor = Evictor(cache, budget_bytes)
+        self._room = Room(evictor, self._hold, chores, self._log_trouble, self.record)
         self._peers: Peers | None = None
         self._asked: dict[tuple[int, int], Want] = {}  # of peers, by connection and number
-        self._asked_bytes = 0
-        self._in_flight: dict[Key, int] = {}  # expected bytes
+        self._in_flight: set[Key] = set()
         self._postponed: list[tuple[float, Callable[[], None]]] = []
         self._pauses: dict[str, tuple[Backoff, float]] = {}  # of a dataset's aheads, until when
         self._full_tries: Counter[Key] = Counter()
-        self._is_evicting = False
-        self._stuck_until_s = {True: 0.0, False: 0.0}  # evictions with and without windows
         self._measure_owned()
         for transfers in self._datasets.values():
             sweeps.start(transfers.sweep, self._log_trouble)  # it may take some seconds
@@ -205,24 +158,16 @@ class Fetcher:
 
     def run(self) -> list[tuple[int, FetcherToNode]]:
         """Finish and start what can be; return the answers, each with its connection."""
-        with contextlib.suppress(BlockingIOError):
-            os.eventfd_read(self.wake_fd)
-        while self._results:
-            self._results.popleft()()
+        self._results.take()
         now_s = time.monotonic()
         for due_s, begin in list(self._postponed):
             if due_s <= now_s:
                 self._postponed.remove((due_s, begin))
                 begin()
-        if now_s - self._measured_at_s >= _MEASURE_S:
-            self._measured_at_s = now_s
-            self._chores.start(self._room.measure, self._log_trouble)
         self._start_transfers(now_s)
-        excess = self._room.used_bytes - self._room.budget_bytes
-        if excess > 0 and self._stuck_until_s[False] <= now_s:
-            self._evict(excess, with_windows=False)
-        due = [self._measured_at_s + _MEASURE_S, *(due_s for due_s, _ in self._postponed)]
-        due += [*self._stuck_until_s.values(), *(until_s for _, until_s in self._pauses.values())]
+        self._room.run_due(now_s)
+        due = [*self._room.deadlines_s, *(due_s for due_s, _ in self._postponed)]
+        due += [until_s for _, until_s in self._pauses.values()]
         self.deadline_s = min(due_s for due_s in due if due_s > now_s)
         self._fill_gauges(now_s)
         answers, self._wants.answers = self._wants.answers, []
@@ -231,13 +176,13 @@ class Fetcher:
     @property
     def is_idle(self) -> bool:
         """Whether nothing is in flight that a message would not begin."""
-        is_at_work = self._in_flight or self._asked_bytes or self._is_evicting
+        is_at_work = self._in_flight or self._asks.busy or self._room.is_evicting
         return not (is_at_work or self._postponed)
 
     @property
     def is_full(self) -> bool:
         """Whether what is ahead waits for room, and nothing may be evicted for it."""
-        return self.is_idle and self._stuck_until_s[False] > time.monotonic()
+        return self.is_idle and self._room.is_stuck(time.monotonic())
 
     def cached(self, name: str) -> CachedDataset:
         """Return a dataset, open until ``close``."""
@@ -249,8 +194,7 @@ class Fetcher:
         """
         if self._peers is not None:
             self._peers.close()
-        while self._results:
-            self._results.popleft()()
+        self._results.take()
         if not any(threads.busy for threads in self._threads):
             os.close(self.wake_fd)
             for transfers in self._datasets.values():
@@ -263,7 +207,7 @@ class Fetcher:
         transfers = self._datasets[want.dataset]
         expected = transfers.missing_bytes(want.ranges)
         self._asked[client, want.number] = want
-        self._asked_bytes += expected
+        self._room.pending_bytes += expected
         end_s = time.monotonic() + WANT_S
 
         def is_due() -> bool:
@@ -274,12 +218,10 @@ class Fetcher:
         self._asks.start(work, partial(self._end_ask, client, want, expected))
 
     def _end_ask(
-        self, client: int, want: Want, expected: int, written: _Result, error: Exception | None
+        self, client: int, want: Want, expected: int, written: Result, error: Exception | None
     ) -> None:
-        self._asked_bytes -= expected
         self._log_trouble(None, error)
-        if isinstance(written, int):
-            self._room.used_bytes += written
+        self._room.settle(expected, written if isinstance(written, int) else 0)
         if self._asked.get((client, want.number)) is want:  # else it was forgotten
             del self._asked[client, want.number]
             self._want(client, want)
@@ -296,7 +238,7 @@ class Fetcher:
     def _start_transfers(self, now_s: float) -> None:
         while (task := self._wants.take_doubted(now_s)) is not None:
             self._start(self._blobs, task, self._datasets[task.key[0]].check, 0)
-        takes: tuple[tuple[_Threads, Callable[[], Task | None]], ...] = (
+        takes: tuple[tuple[Threads, Callable[[], Task | None]], ...] = (
             (self._blobs, lambda: self._wants.take_wanted(now_s, whole=False)),
             (self._pieces, lambda: self._wants.take_wanted(now_s, whole=True)),
             (self._pieces, lambda: self._take_ahead(now_s)),
@@ -305,29 +247,35 @@ class Fetcher:
             while threads.busy < threads.most and (task := take()) is not None:
                 transfers = self._datasets[task.key[0]]
                 expected = transfers.missing_bytes(task.ranges)
-                if not self._has_room(expected, task.is_wanted, now_s):
+                if not self._room.may_take(expected, now_s, is_wanted=task.is_wanted):
                     self._wants.put_back(task)
                     break
                 work = partial(transfers.fetch, ranges=task.ranges)
                 self._start(threads, task, work, expected)
 
     def _take_ahead(self, now_s: float) -> Task | None:
-        if self._stuck_until_s[False] > now_s:
+        if self._room.is_stuck(now_s):
             return None
         paused = {name for name, (_, until_s) in self._pauses.items() if until_s > now_s}
         return self._wants.take_ahead(now_s, paused)
 
     def _start(
-        self, threads: _Threads, task: Task, work: Callable[[int], bool], expected: int
+        self, threads: Threads, task: Task, work: Callable[[int], bool], expected: int
     ) -> None:
-        self._in_flight[task.key] = expected
+        self._in_flight.add(task.key)
         again = partial(self._start, threads, task, work, expected)
-        threads.start(partial(work, task.key[1]), partial(self._end, task, again))
+        threads.start(partial(work, task.key[1]), partial(self._end, task, again, expected))
 
     def _end(
-        self, task: Task, again: Callable[[], None], is_done: _Result, error: Exception | None
+        self,
+        task: Task,
+        again: Callable[[], None],
+        expected: int,
+        is_done: Result,
+        error: Exception | None,
     ) -> None:
-        expected, now_s = self._in_flight.pop(task.key), time.monotonic()
+        self._in_flight.discard(task.key)
+        now_s = time.monotonic()
         if error is None and not is_done:  # another process is at it
             if now_s < task.began_s + self._patience_s:
                 self._postponed.append((now_s + _POSTPONED_S, again))
@@ -337,10 +285,10 @@ class Fetcher:
                 f"another process has been fetching the same samples of {task.key[0]} for "
                 f"{self._patience_s:.0f} s: end it (`fuser {path}` shows it)"
             )
+        self._room.settle(expected, 0 if error else expected)
         if error is not None:
             self._fail(task, error, now_s)
         else:
-            self._room.used_bytes += expected
             self._full_tries.pop(task.key, None)
             self._pauses.pop(task.key[0], None)
             self.record.pieces += len(task.ranges) == 1
@@ -352,8 +300,8 @@ class Fetcher:
             self._full_tries[task.key] += 1
             if self._full_tries[task.key] < _FULL_TRIES:
                 missing = self._datasets[dataset].missing_bytes(task.ranges)
-                self._evict(missing, with_windows=task.is_wanted)
-                self._postponed.append((now_s + _STUCK_S, partial(self._wants.put_back, task)))
+                self._room.make(missing, with_windows=task.is_wanted)
+                self._postponed.append((now_s + STUCK_S, partial(self._wants.put_back, task)))
                 return
             self._full_tries.clear()  # what this batch held may be evicted for the others
         _log.warning("%s", message, extra={"kind": kind, "dataset": dataset})
@@ -386,34 +334,13 @@ class Fetcher:
 
     # --- Room -------------------------------------------------------------------------------------
 
-    def _has_room(self, needed: int, is_wanted: bool, now_s: float) -> bool:
-        """Whether to begin a transfer of so many bytes; if not, room is being made, or cannot."""
-        taken = self._room.used_bytes + self._asked_bytes + sum(self._in_flight.values())
-        excess = taken + needed - self._room.budget_bytes
-        if excess <= 0:
-            return True
-        if self._is_evicting:
-            return False
-        if self._stuck_until_s[is_wanted] <= now_s:
-            self._evict(excess, with_windows=is_wanted)
-            return False
-        self.record.over_budget += is_wanted
-        return is_wanted  # a batch waits for it, and nothing else can go
+    def _hold(self) -> Callable[[], list[Served]]:
+        # With sample 0, which a start without the store decodes.
+        held = {name: [0, *self._wants.held(name)] for name in self._datasets}
+        return lambda: [self._hold_pieces(name, held[name]) for name in self._datasets]
 
-    def _evict(self, goal: int, *, with_windows: bool) -> None:
-        if not self._is_evicting:
-            self._is_evicting = True
-            # With sample 0, which a start without the store decodes.
-            held = {name: [0, *self._wants.held(name)] for name in self._datasets}
-
-            def evict() -> Eviction:
-                served = [self._hold(name, held[name]) for name in self._datasets]
-                return self._room.evict(served, goal, with_windows=with_windows)
-
-            self._chores.start(evict, partial(self._end_eviction, with_windows))
-
-    def _hold(self, name: str, held_pieces: list[int]) -> Served:
-        """What there is to evict; made in the thread that evicts, as it takes up to 0.1 s."""
+    def _hold_pieces(self, name: str, held_pieces: list[int]) -> Served:
+        """What there is to evict of a dataset; called in the thread that evicts."""
         transfers = self._datasets[name]
         pieces, piece = transfers.cached.pieces, transfers.cached.piece
         held = np.zeros(pieces, np.bool_)
@@ -425,18 +352,7 @@ class Fetcher:
             held=held,
         )
 
-    def _end_eviction(self, with_windows: bool, eviction: _Result, error: Exception | None) -> None:
-        self._is_evicting = False
-        self._log_trouble(None, error)
-        if isinstance(eviction, Eviction):
-            self.record.evicted_bytes += eviction.bytes
-            self.record.evicted_pieces += eviction.pieces
-            if eviction.is_enough:
-                return
-        for less in {False, with_windows}:  # where windows do not help, nothing else does
-            self._stuck_until_s[less] = time.monotonic() + _STUCK_S
-
-    def _log_trouble(self, _: _Result, error: Exception | None) -> None:
+    def _log_trouble(self, _: Result, error: Exception | None) -> None:
         if error is not None:
             _log.warning("%s", self._explain(error)[1], extra={"kind": "room"})
 
@@ -446,7 +362,7 @@ class Fetcher:
         for dataset, piece in keys:
             self._datasets[dataset].cached.unpin(piece)
         self._wants.drop_ahead(keys)
-        self._stuck_until_s = {True: 0.0, False: 0.0}  # there may be something to evict now
+        self._room.look_again()
 
     def _check(self, dataset: str, ranges: Ranges) -> CachedDataset:
         transfers = self._datasets.get(dataset)
@@ -478,7 +394,5 @@ class Fetcher:
         record.waiting = self._wants.waiting + len(self._asked)
         record.queued_pieces = self._wants.queued
         record.transfers = len(self._in_flight)
-        record.used_bytes = self._room.used_bytes
-        record.budget_bytes = self._room.budget_bytes
         ends_s = [end_s for s in self._stores if (end_s := s.credentials_expire_s) is not None]
         record.expires_in_s = max(0.0, min(ends_s) - time.time()) if ends_s else -1.0

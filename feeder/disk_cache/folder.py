@@ -42,7 +42,8 @@ from feeder.disk_cache.cached import (
     read_origin,
     write_at,
 )
-from feeder.disk_cache.transfers import ATTEMPTS, Transfers
+from feeder.disk_cache.shard_files import ATTEMPTS
+from feeder.disk_cache.transfers import Transfers
 from feeder.errors import ConfigError, DatasetError, ResourceError, StoreError
 from feeder.metrics.records import StoreRecord
 from feeder.process.output_file import explain_disk_errors, write_output
@@ -309,8 +310,9 @@ def open_mended(cache: DiskCache, folder: Path) -> CachedDataset:
 def _mend_presence(folder: Path, manifest: Manifest, report: Callable[[str], None]) -> None:
     """Make the presence of a cached dataset, with nothing there, unless it has its size.
 
-    In place, so that processes that have it open see the same. Its blocks are written now: a full
-    disk must not be found out by a signal.
+    In place, so that processes that have it open see the same, and never shorter than it was: what
+    they have mapped must not end. Its blocks are written now: a full disk must not be found out by
+    a signal.
     """
     path, size = folder / PRESENCE_NAME, manifest.samples + len(manifest.shards)
     file = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
@@ -320,8 +322,8 @@ def _mend_presence(folder: Path, manifest: Manifest, report: Callable[[str], Non
             return
         if found:
             report(f"{path} has {found} bytes in place of {size}: fetching again what it listed")
-        os.ftruncate(file, 0)
         write_at(file, bytes(size), 0)
+        os.ftruncate(file, size)
         os.fsync(file)
     finally:
         os.close(file)

@@ -22,10 +22,9 @@ from typing import Final
 
 import msgspec
 
+from feeder.disk_cache.ranges import Ranges
 from feeder.metrics.records import StoreRecord
 from feeder.process.log_lines import LogFormat
-
-Ranges = tuple[tuple[int, int], ...]
 
 DISK_KINDS: Final = ("disk-full", "disk-read-only", "disk-failing")
 

@@ -4,64 +4,41 @@
     check   disk  ─► compared ─► presence taken back from what is damaged
     evict   presence taken back ─► hole punched
 
-Each holds the lock of its piece, so that processes that share the folder do each once. Nothing is
-kept in memory but ETags: the records of a piece are read from the index that was fetched, which is
-compared with the manifest before it is written. A process that is killed leaves bytes that count as
-missing, and no other trace. Safe to call in several threads at once.
+Each holds the lock of its piece, so that processes that share the folder do each once. A process
+that is killed leaves bytes that count as missing, and no other trace. Safe to call in several
+threads at once.
 """
 
 import contextlib
 import errno
-import logging
 import os
-import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from feeder.dataset.format import (
-    HEADER_BYTES,
     RECORD,
     RECORD_BYTES,
     checksum,
-    decode_header,
 )
 from feeder.disk_cache.cached import (
     FETCHING,
-    INDEXING,
-    OBJECTS_NAME,
     CachedDataset,
-    Range,
     write_at,
 )
-from feeder.errors import DatasetError, StoreError
+from feeder.disk_cache.ranges import Range, find_runs
+from feeder.disk_cache.shard_files import (
+    ATTEMPTS,
+    DamagedError,
+    HeldError,
+    IndexLostError,
+    ShardFiles,
+)
+from feeder.errors import DatasetError
 from feeder.metrics.records import StoreRecord
-from feeder.process.log_lines import KEPT
 from feeder.process.punched_file import punch_hole
-from feeder.store.client import Fetched, Store
-
-ATTEMPTS: Final = 3
-"""Of bytes that came with a wrong checksum."""
-
-_log = logging.getLogger(__name__)
-
-
-class DamagedError(DatasetError):
-    """Raised when a store keeps sending other bytes than were packed."""
-
-
-class _IndexLostError(Exception):
-    """The index of a shard is not in its file any more: ``shard`` is fetched again."""
-
-    def __init__(self, shard: int) -> None:
-        super().__init__(shard)
-        self.shard = shard
-
-
-class _HeldError(Exception):
-    """Another process fetches the index of a shard."""
+from feeder.store.client import Store
 
 
 class Transfers:
@@ -72,12 +49,9 @@ class Transfers:
         self.cached = cached
         self.mean_bytes = max(1, cached.layout.size_bytes // cached.manifest.samples)
         """Of a sample."""
-        self._store = store
         self._record = record
-        self._guard = threading.Lock()  # of what follows, and of counting
+        self._files = ShardFiles(cached, store, record)
         self._claimed: set[int] = set()
-        self._etags: dict[int, str] = {}
-        self._indexing: dict[int, threading.Lock] = {}
 
     def there_bytes(self) -> NDArray[np.int64]:
         """Return about how many bytes of each piece are there, (pieces,)."""
@@ -92,7 +66,7 @@ class Transfers:
     def sweep(self) -> None:
         """Free what a process wrote that was killed before it could count it as there."""
         for shard in np.flatnonzero(self.cached.shards_there).tolist():
-            with contextlib.suppress(_IndexLostError, DatasetError, OSError):
+            with contextlib.suppress(IndexLostError, DatasetError, OSError):
                 self._sweep_shard(shard)  # fetching finds what is wrong, too
 
     def _sweep_shard(self, shard: int) -> None:
@@ -102,8 +76,8 @@ class Transfers:
         inner = range((first // cached.piece + 1) * cached.piece, end, cached.piece)
         bounds = np.array([first, *inner, end])
         empty = np.add.reduceat(cached.samples_there[first:end], bounds[:-1] - first) == 0
-        with self._open(shard) as file:
-            limit = self._records_offset(file, shard)
+        with self._files.open(shard) as file:
+            limit = self._files.records_offset(file, shard)
             written = _written(file, limit)
             if not (written and empty.any()):
                 return
@@ -133,11 +107,12 @@ class Transfers:
                 return False
             for _ in range(ATTEMPTS):
                 try:
-                    wrong = [w for part in self._split(ranges) for w in self._fetch_missing(*part)]
-                except _IndexLostError as lost:
-                    self._forget_shard(lost.shard)
+                    parts = self._files.split(ranges)
+                    wrong = [number for part in parts for number in self._fetch_missing(*part)]
+                except IndexLostError as lost:
+                    self._files.forget(lost.shard)
                     continue
-                except _HeldError:
+                except HeldError:
                     return False
                 if not wrong:
                     return True
@@ -163,23 +138,23 @@ class Transfers:
         their bytes. The others are left to ``fetch``, which finds what is wrong. OSError."""
         placed = size = 0
         for sample, blob in blobs.items():
-            ((shard, row, _, _),) = self._split([(sample, sample + 1)])
+            ((shard, row, _, _),) = self._files.split([(sample, sample + 1)])
             with (
-                contextlib.suppress(DatasetError, _IndexLostError, _HeldError),
+                contextlib.suppress(DatasetError, IndexLostError, HeldError),
                 self._sole(sample // self.cached.piece) as is_ours,
             ):
                 if not is_ours or self.cached.samples_there[sample]:
                     continue
-                self._ensure_index(shard)
-                with self._open(shard) as file:
-                    offset, expected_bytes, expected = self._blobs(file, shard, row, 1)[0]
+                self._files.ensure_index(shard)
+                with self._files.open(shard) as file:
+                    offset, expected_bytes, expected = self._files.blobs(file, shard, row, 1)[0]
                     if len(blob) != expected_bytes or checksum(blob) != expected:
                         self._record.peer_failures["damaged"] += 1
                         continue
                     write_at(file, blob, offset)
                     self.cached.mark(sample, sample + 1, there=True)
                     placed, size = placed + 1, size + len(blob)
-        with self._guard:
+        with self._files.guard:
             self._record.peer_blobs += placed
             self._record.peer_bytes += size
         return size
@@ -191,19 +166,21 @@ class Transfers:
         """
         cached = self.cached
         with self._sole(piece) as is_ours:
-            for shard, row, first, end in self._split([cached.range_of(piece)] * is_ours):
+            for shard, row, first, end in self._files.split([cached.range_of(piece)] * is_ours):
                 there = np.flatnonzero(cached.samples_there[first:end]).tolist()
                 if not there:
                     continue
                 try:
-                    with self._open(shard) as file:
-                        self._prove_index(file, shard)
+                    with self._files.open(shard) as file:
+                        self._files.prove_index(file, shard)
                         for number in there:
-                            offset, size, expected = self._blobs(file, shard, row + number, 1)[0]
+                            offset, size, expected = self._files.blobs(
+                                file, shard, row + number, 1
+                            )[0]
                             if checksum(os.pread(file, size, offset)) != expected:
                                 cached.mark(first + number, first + number + 1, there=False)
-                except _IndexLostError:
-                    self._forget_shard(shard)
+                except IndexLostError:
+                    self._files.forget(shard)
             return is_ours
 
     def evict(self, piece: int) -> bool:
@@ -213,7 +190,7 @@ class Transfers:
             if not (is_ours and cached.lock(piece)):
                 return False
             try:
-                for shard, row, first, end in self._split([cached.range_of(piece)]):
+                for shard, row, first, end in self._files.split([cached.range_of(piece)]):
                     if cached.shards_there[shard]:
                         cached.mark(first, end, there=False)
                         self._punch(shard, row, end - first)
@@ -224,7 +201,7 @@ class Transfers:
     @contextlib.contextmanager
     def _sole(self, piece: int) -> Iterator[bool]:
         """Whether no other process or thread fetches, checks or evicts a piece; none can then."""
-        with self._guard:  # the lock of the file is the whole process's
+        with self._files.guard:  # the lock of the file is the whole process's
             is_free = piece not in self._claimed
             if is_free:
                 self._claimed.add(piece)
@@ -237,39 +214,29 @@ class Transfers:
                     self.cached.unlock(FETCHING + piece)
         finally:
             if is_free:
-                with self._guard:
+                with self._files.guard:
                     self._claimed.discard(piece)
 
     # --- Blobs ----------------------------------------------------------------------------------
-
-    def _split(self, ranges: Sequence[Range]) -> Iterator[tuple[int, int, int, int]]:
-        """Yield the parts of ranges: a shard, the first row, the first sample and the end."""
-        layout = self.cached.layout
-        for first, end in ranges:
-            while first < end:
-                (shard,), (row,) = layout.locate(np.array([first]))
-                stop = min(end, first + self.cached.manifest.shards[shard].samples - int(row))
-                yield int(shard), int(row), first, stop
-                first = stop
 
     def _fetch_missing(self, shard: int, row: int, first: int, end: int) -> Iterator[int]:
         """Fetch what is missing of a part; yield the samples that came with a wrong checksum."""
         missing = self.cached.samples_there[first:end] == 0
         if not missing.any():
             return
-        self._ensure_index(shard)
-        with self._open(shard) as file:
-            for start, stop in runs_of(missing):
+        self._files.ensure_index(shard)
+        with self._files.open(shard) as file:
+            for start, stop in find_runs(np.flatnonzero(missing)):
                 yield from self._fetch_run(file, shard, row + start, first + start, stop - start)
 
     def _fetch_run(self, file: int, shard: int, row: int, first: int, rows: int) -> Iterator[int]:
-        blobs = self._blobs(file, shard, row, rows)
+        blobs = self._files.blobs(file, shard, row, rows)
         start, end = blobs[0][0], blobs[-1][0] + blobs[-1][1]
-        data = memoryview(self._read(shard, start, end - start, self._etag(shard)).data)
+        data = self._files.fetch(shard, start, end - start)
         right = np.array(
             [checksum(data[at - start : at - start + size]) == c for at, size, c in blobs]
         )
-        for good, stop in runs_of(right):
+        for good, stop in find_runs(np.flatnonzero(right)):
             at, until = blobs[good][0], blobs[stop - 1][0] + blobs[stop - 1][1]
             try:
                 write_at(file, data[at - start : until - start], at)
@@ -279,168 +246,22 @@ class Transfers:
                 raise
             self.cached.mark(first + good, first + stop, there=True)
         wrong = np.flatnonzero(~right).tolist()
-        with self._guard:
+        with self._files.guard:
             self._record.blobs += rows - len(wrong)
             self._record.damaged += len(wrong)
         if wrong:
-            self._prove_index(file, shard)
+            self._files.prove_index(file, shard)
         yield from (first + number for number in wrong)
-
-    def _blobs(self, file: int, shard: int, row: int, rows: int) -> list[tuple[int, int, int]]:
-        """Return offset, size and checksum of the blobs of rows, which are in order.
-
-        Their records are those of the manifest's index as long as they agree with the blobs.
-        """
-        limit = self._records_offset(file, shard)
-        data = os.pread(file, rows * RECORD_BYTES, limit + row * RECORD_BYTES)
-        records = np.frombuffer(data, RECORD)
-        blobs: list[tuple[int, int, int]] = records[["offset", "blob_bytes", "checksum"]].tolist()
-        ends = [HEADER_BYTES, *(offset + size for offset, size, _ in blobs)]
-        if any(blob[0] < end for blob, end in zip(blobs, ends, strict=False)) or ends[-1] > limit:
-            self._prove_index(file, shard)
-            raise DamagedError(
-                f"{self._where(shard)} has records whose blobs overlap: pack the source again"
-            )
-        return blobs
 
     def _punch(self, shard: int, row: int, rows: int) -> None:
         try:
-            with self._open(shard) as file:
-                first, last = (self._blobs(file, shard, r, 1)[0] for r in (row, row + rows - 1))
+            with self._files.open(shard) as file:
+                first, last = (
+                    self._files.blobs(file, shard, r, 1)[0] for r in (row, row + rows - 1)
+                )
                 punch_hole(file, first[0], last[0] + last[1] - first[0])
-        except _IndexLostError:
-            self._forget_shard(shard)
-
-    def _read(self, shard: int, start: int, size: int, etag: str) -> Fetched:
-        with self._guard:
-            self._record.requests += 1
-        name = self.cached.manifest.shards[shard].name
-        assert self._store is not None, "there is a store to fetch from"
-        fetched = self._store.read(name, start, size, etag=etag)
-        with self._guard:
-            self._record.fetched_bytes += size
-        return fetched
-
-    # --- Indexes --------------------------------------------------------------------------------
-
-    def _ensure_index(self, shard: int) -> None:
-        """Fetch a shard's header and index unless they are there; _HeldError."""
-        there = self.cached.shards_there
-        if there[shard]:
-            return
-        # The lock of the file excludes other processes only.
-        with self._indexing.setdefault(shard, threading.Lock()):
-            if there[shard]:
-                return
-            if not self.cached.lock(INDEXING + shard):
-                raise _HeldError
-            try:
-                for left in range(ATTEMPTS - 1, -1, -1):
-                    try:
-                        if not there[shard]:
-                            self._fetch_index(shard)
-                        return
-                    except StoreError:
-                        raise
-                    except DatasetError as error:
-                        with self._guard:
-                            self._record.damaged += 1
-                        if not left:
-                            raise DamagedError(str(error)) from None
-            finally:
-                self.cached.unlock(INDEXING + shard)
-
-    def _fetch_index(self, shard: int) -> None:
-        """Write header and index into the shard's file, which is made; DatasetError if they came
-        damaged."""
-        entry, where = self.cached.manifest.shards[shard], self._where(shard)
-        first = self._read(shard, 0, HEADER_BYTES, "")
-        header = decode_header(bytes(first.data), where)
-        if not (
-            header.shard == shard
-            and header.samples == entry.samples
-            and header.file_bytes == entry.bytes
-            and f"{header.index_checksum:016x}" == entry.index_xxh3
-        ):
-            raise DamagedError(f"{where} is not the manifest's shard: publish both again")
-        start = header.records_offset
-        index = memoryview(self._read(shard, start, entry.bytes - start, first.etag).data)
-        if checksum(index) != header.index_checksum:
-            raise DamagedError(
-                f"{where} came with a damaged index: run `feeder verify {self.cached.url}`"
-            )
-        file = os.open(self.cached.folder / entry.name, os.O_RDWR | os.O_CREAT, 0o666)
-        try:
-            os.ftruncate(file, entry.bytes)
-            write_at(file, index, start)
-            write_at(file, memoryview(first.data), 0)
-            os.fdatasync(file)
-        finally:
-            os.close(file)
-        self._append_etag(shard, first.etag)
-        self.cached.mark_shard(shard, there=True)
-
-    def _append_etag(self, shard: int, etag: str) -> None:
-        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT
-        file = os.open(self.cached.folder / OBJECTS_NAME, flags, 0o666)
-        try:
-            # A full disk may have cut the last line, of another shard, whose index is not there.
-            write_at(file, f"\n{shard} {etag}\n".encode(), 0)  # O_APPEND: at the end
-        finally:
-            os.close(file)
-        self._etags[shard] = etag
-
-    def _etag(self, shard: int) -> str:
-        """The ETag of the object that a shard's index is from; "" if the store has none."""
-        if shard not in self._etags:  # another process, or an earlier one, has fetched the index
-            text = (self.cached.folder / OBJECTS_NAME).read_text("utf-8", "replace")
-            etags = dict(line.partition(" ")[::2] for line in text.splitlines())
-            self._etags[shard] = etags.get(str(shard), "")
-        return self._etags[shard]
-
-    def _records_offset(self, file: int, shard: int) -> int:
-        try:
-            header = decode_header(os.pread(file, HEADER_BYTES, 0), self._where(shard))
-        except DatasetError:
-            raise _IndexLostError(shard) from None
-        return header.records_offset
-
-    def _prove_index(self, file: int, shard: int) -> None:
-        start, entry = self._records_offset(file, shard), self.cached.manifest.shards[shard]
-        index = os.pread(file, entry.bytes - start, start)
-        if f"{checksum(index):016x}" != entry.index_xxh3:
-            raise _IndexLostError(shard)
-
-    def _forget_shard(self, shard: int) -> None:
-        """Take back all of a shard whose file is damaged: it is fetched again, piece by piece.
-
-        No hole is punched: other threads may be writing pieces of it just now. What is not
-        overwritten is left to the next ``sweep``.
-        """
-        path = self.cached.folder / self.cached.manifest.shards[shard].name
-        _log.warning("%s is damaged: what it holds is fetched again", path, extra=KEPT)
-        self.cached.mark_shard(shard, there=False)
-        self._etags.pop(shard, None)
-
-    # --- Files ----------------------------------------------------------------------------------
-
-    @contextlib.contextmanager
-    def _open(self, shard: int) -> Iterator[int]:
-        """Open a shard's file, which has its full size, or _IndexLostError."""
-        entry = self.cached.manifest.shards[shard]
-        try:
-            file = os.open(self.cached.folder / entry.name, os.O_RDWR)
-        except FileNotFoundError:
-            raise _IndexLostError(shard) from None
-        try:
-            if os.fstat(file).st_size != entry.bytes:
-                raise _IndexLostError(shard)
-            yield file
-        finally:
-            os.close(file)
-
-    def _where(self, shard: int) -> str:
-        return f"{self.cached.url}/{self.cached.manifest.shards[shard].name}"
+        except IndexLostError:
+            self._files.forget(shard)
 
 
 def _written(file: int, end: int) -> list[Range]:
@@ -457,11 +278,3 @@ def _written(file: int, end: int) -> list[Range]:
         if start < end:
             extents.append((start, at))
     return extents
-
-
-def runs_of(flags: NDArray[np.bool_]) -> list[Range]:
-    """Return the runs of true ``flags`` (n,): first and end of each."""
-    padded = np.zeros(len(flags) + 2, np.bool_)
-    padded[1:-1] = flags
-    edges = np.flatnonzero(padded[1:] != padded[:-1]).tolist()
-    return list(zip(edges[::2], edges[1::2], strict=True))

@@ -17,12 +17,11 @@ from typing import NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from feeder.disk_cache.messages import Absent, FetcherToNode, Here, Ranges
+from feeder.disk_cache.messages import Absent, FetcherToNode, Here
+from feeder.disk_cache.ranges import Range, Ranges, merge, split_pieces
 
 Key = tuple[str, int]
 """Dataset and piece."""
-
-Range = tuple[int, int]
 
 
 class Pieces(Protocol):
@@ -288,27 +287,6 @@ class Wants:
         for piece in list(want.pending):
             self._leave(want, (want.dataset, piece))
         del self._wants[want.client, want.number]
-
-
-def split_pieces(ranges: Iterable[Range], piece: int) -> dict[int, list[Range]]:
-    """Return the parts of ``ranges`` by piece."""
-    parts: dict[int, list[Range]] = {}
-    for first, end in ranges:
-        for number in range(first // piece, -(-end // piece)):
-            part = max(first, number * piece), min(end, (number + 1) * piece)
-            parts.setdefault(number, []).append(part)
-    return parts
-
-
-def merge(parts: Iterable[Range]) -> tuple[Range, ...]:
-    """Return the union of ranges, in order."""
-    union: list[Range] = []
-    for first, end in sorted(parts):
-        if union and first <= union[-1][1]:
-            union[-1] = union[-1][0], max(end, union[-1][1])
-        else:
-            union.append((first, end))
-    return tuple(union)
 
 
 def _covers(whole: Range, part: Range) -> bool:

@@ -12,7 +12,8 @@ from collections.abc import Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-from feeder.disk_cache.wants import Key, Range
+from feeder.disk_cache.ranges import Range, Ranges
+from feeder.disk_cache.wants import Key
 
 
 class Windows:
@@ -23,7 +24,7 @@ class Windows:
         self._total: Counter[Key] = Counter()
         self._added: dict[str, dict[int, int]] = {}  # by dataset and piece
         self._orders = 0
-        self._owned: dict[tuple[int, str], tuple[Range, ...]] = {}
+        self._owned: dict[tuple[int, str], Ranges] = {}
 
     def enter(self, client: int, dataset: str, parts: Mapping[int, list[Range]]) -> None:
         """Count an Ahead: the parts of its ranges, by piece."""
@@ -42,7 +43,7 @@ class Windows:
         keys = [(dataset, piece) for piece in parts]
         return [key for key in keys if self._leave(client, key, len(parts[key[1]]))]
 
-    def own(self, client: int, dataset: str, ranges: tuple[Range, ...]) -> None:
+    def own(self, client: int, dataset: str, ranges: Ranges) -> None:
         self._owned[client, dataset] = ranges
 
     def disconnect(self, client: int) -> list[Key]:

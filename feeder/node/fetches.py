@@ -33,7 +33,8 @@ from feeder.disk_cache.messages import (
     NodeToFetcher,
     Want,
 )
-from feeder.node.hints import Hints, Range
+from feeder.disk_cache.ranges import find_runs
+from feeder.node.hints import Hints
 from feeder.node.polling import PollSet
 from feeder.plan.epoch import EpochPlan, ShardLayout
 from feeder.plan.recipe import Recipe
@@ -269,16 +270,6 @@ class Fetches:
     def _plans_of(self, session: Session) -> Callable[[int], EpochPlan]:
         hello = session.hello
         return functools.partial(self._plan, hello.recipe, session.plan.layout, hello.seed)
-
-
-def find_runs(ids: NDArray[np.int64]) -> tuple[Range, ...]:
-    """Return the runs of consecutive numbers in ``ids`` (n,), ascending: first and end of each."""
-    if not len(ids):
-        return ()
-    breaks = np.flatnonzero(np.diff(ids) != 1)
-    firsts = ids[np.concatenate([[0], breaks + 1])]
-    ends = ids[np.concatenate([breaks, [len(ids) - 1]])] + 1
-    return tuple(zip(firsts.tolist(), ends.tolist(), strict=True))
 
 
 def _plan_epoch(recipe: Recipe, layout: ShardLayout, seed: int, epoch: int) -> EpochPlan:

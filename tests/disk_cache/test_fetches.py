@@ -22,9 +22,10 @@ from feeder.disk_cache.messages import (
     Owned,
     Want,
 )
+from feeder.disk_cache.ranges import find_runs
 from feeder.disk_cache.transfers import Transfers
 from feeder.metrics.records import StoreRecord
-from feeder.node.fetches import Fetches, find_runs
+from feeder.node.fetches import Fetches
 from feeder.node.polling import PollSet
 from feeder.process.channel import Channel
 from feeder.session.events import SamplesFetched

@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from feeder.disk_cache.messages import Absent, Here
-from feeder.disk_cache.wants import Range, Task, Wants, split_pieces
+from feeder.disk_cache.ranges import Range, split_pieces
+from feeder.disk_cache.wants import Task, Wants
 
 PIECE = 10
 PATIENCE_S = 30.0

@@ -28,8 +28,9 @@ from feeder.client.stats import request_report
 from feeder.dataset.format import HEADER_BYTES, shard_name
 from feeder.dataset.manifest import MANIFEST_NAME
 from feeder.dataset.opened import Dataset
-from feeder.disk_cache.cached import OBJECTS_NAME, ORIGIN_NAME, PRESENCE_NAME, CachedDataset, Range
+from feeder.disk_cache.cached import OBJECTS_NAME, ORIGIN_NAME, PRESENCE_NAME, CachedDataset
 from feeder.disk_cache.folder import FOLDER_NAME, MARKER_NAME
+from feeder.disk_cache.ranges import Range
 from feeder.jpeg.recode import tile_jpeg
 from feeder.metrics.records import StoreRecord
 from feeder.plan.recipe import Recipe
