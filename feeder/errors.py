@@ -127,3 +127,9 @@ def name_some(names: Sequence[str], separator: str = ", ") -> str:
     """Return the first three names and the number of the others, for a message of one line."""
     shown = separator.join(names[:_NAMED_MAX])
     return shown + (f" and {len(names) - _NAMED_MAX:,} more" if len(names) > _NAMED_MAX else "")
+
+
+def named_error(name: str, message: str) -> FeederError:
+    """Return the error that another process sent by the name of its class."""
+    kind: type[FeederError] = globals().get(name, FeederError)
+    return kind(message)

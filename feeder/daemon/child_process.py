@@ -53,7 +53,7 @@ class ChildProcess(Generic[Outgoing, Incoming]):
     @property
     def has_served(self) -> bool:
         """Whether one has served, so that its successors are started for ever."""
-        return True
+        raise NotImplementedError
 
     def spawn(self, first: bytes = b"") -> None:
         """Start the process, and send it a packet ``first``; OSError."""

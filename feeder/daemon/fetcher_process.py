@@ -70,6 +70,7 @@ class FetcherProcess(ChildProcess[SupervisorToFetcher, FetcherToSupervisor]):
         """Listen; nothing is started yet."""
         super().__init__("the fetcher", "feeder.disk_cache", FetcherToSupervisor, _BEATS)
         self._config = config
+        self._has_served = False
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self.address = b"\0feeder-fetcher-" + secrets.token_hex(8).encode()
         """Where node processes connect."""
@@ -81,6 +82,11 @@ class FetcherProcess(ChildProcess[SupervisorToFetcher, FetcherToSupervisor]):
         self.spawn()
         self.send(self._config, self._listener.fileno())
 
+    @property
+    def has_served(self) -> bool:
+        return self._has_served
+
     def beat(self) -> None:
         """Record a message from it."""
+        self._has_served = True
         self.watch = Watch(_BEATS, time.monotonic())

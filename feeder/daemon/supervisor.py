@@ -212,6 +212,8 @@ class Supervisor:
                 fetcher.beat()
                 self._watch.take_store(record)
             case CannotFetch():
+                if not fetcher.has_served:
+                    raise message.as_error()
                 _log.error("the fetcher ends: %s", message.message, extra={"kind": "fetcher"})
 
     def _on_message(self, node: NodeProcess) -> None:

@@ -29,6 +29,7 @@ from feeder.disk_cache.messages import (
     FetcherToNode,
     FetcherToSupervisor,
     NodeToFetcher,
+    Serving,
     SupervisorToFetcher,
 )
 from feeder.errors import FeederError, ProtocolError
@@ -95,6 +96,7 @@ class _Loop:
             channel: _Connection = Channel(connection, NodeToFetcher)
             self._connections[connection.fileno()] = channel
             self._poll.register(connection.fileno(), select.POLLIN)
+            self._send(connection.fileno(), Serving())
 
     def _read(self, number: int) -> None:
         try:

@@ -16,7 +16,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
@@ -32,7 +32,6 @@ from feeder.disk_cache.messages import (
     Owned,
     Want,
 )
-from feeder.disk_cache.peers import WANT_S, Peers
 from feeder.disk_cache.ranges import Ranges, split_pieces
 from feeder.disk_cache.room import STUCK_S, Evictor, Room, Served
 from feeder.disk_cache.threads import Result, Results, Threads
@@ -46,12 +45,17 @@ from feeder.security.keys import ClientKeys
 from feeder.store.address import StoreAddress
 from feeder.store.client import Store
 
+if TYPE_CHECKING:
+    from feeder.disk_cache.peers import Peers
+
 PIECES_MAX: Final = 8
 """Transfers of pieces at a time: as fast as any number, with the least processor time."""
 BLOBS_MAX: Final = 64
 """Transfers of single samples at a time: they wait for the store most of the time."""
 ASKS_MAX: Final = 4
 """Wants for which peers are asked at a time. Each holds 16 MiB at most."""
+ASK_S: Final = 2.0
+"""For all that peers send for a Want, however many do so slowly."""
 PATIENCE_S: Final = 30.0
 
 _POSTPONED_S: Final = 0.05
@@ -116,6 +120,8 @@ class Fetcher:
 
     def follow_peers(self, listed: Sequence[str], name: str, keys: ClientKeys | None) -> None:
         """Ask the feeders of a list before the store, as ``Peers`` does; ConfigError."""
+        from feeder.disk_cache.peers import Peers
+
         contents = frozenset(t.cached.manifest.content for t in self._datasets.values())
         self._peers = Peers(listed, name, keys, contents, self.record)
 
@@ -202,13 +208,13 @@ class Fetcher:
 
     # --- Peers ------------------------------------------------------------------------------------
 
-    def _ask(self, client: int, want: Want, peers: Peers) -> None:
+    def _ask(self, client: int, want: Want, peers: "Peers") -> None:
         """Have peers send what a Want misses; the rest is fetched after that."""
         transfers = self._datasets[want.dataset]
         expected = transfers.missing_bytes(want.ranges)
         self._asked[client, want.number] = want
         self._room.pending_bytes += expected
-        end_s = time.monotonic() + WANT_S
+        end_s = time.monotonic() + ASK_S
 
         def is_due() -> bool:
             is_forgotten = self._asked.get((client, want.number)) is not want

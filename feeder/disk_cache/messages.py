@@ -7,6 +7,7 @@ end of channel       ──────────►            (ends)
 
 node process                                fetcher
 connect              ──────────►            (SOCK_SEQPACKET on the listening socket)
+                     ◄──────────            Serving, once it runs
 Owned, Ahead, Behind ──────────►
 Want                 ──────────►
                      ◄──────────            Here or Absent, in any order
@@ -23,6 +24,7 @@ from typing import Final
 import msgspec
 
 from feeder.disk_cache.ranges import Ranges
+from feeder.errors import FeederError, named_error
 from feeder.metrics.records import StoreRecord
 from feeder.process.log_lines import LogFormat
 
@@ -61,6 +63,10 @@ class CannotFetch(msgspec.Struct, frozen=True, tag=True, array_like=True):
     error: str
     """Name of its class in feeder.errors."""
     message: str
+
+    def as_error(self) -> FeederError:
+        """The error that was carried."""
+        return named_error(self.error, self.message)
 
 
 class Want(msgspec.Struct, frozen=True, tag=True, array_like=True):
@@ -111,6 +117,11 @@ class Owned(msgspec.Struct, frozen=True, tag=True, array_like=True):
     ranges: Ranges
 
 
+class Serving(msgspec.Struct, frozen=True, tag=True, array_like=True):
+    """The fetcher runs. The supervisor listens for it while it does not, so that connections to it
+    can be made at any time."""
+
+
 class Here(msgspec.Struct, frozen=True, tag=True, array_like=True):
     """All samples of a Want are there. They stay if their pieces were pinned before; else whoever
     pins them looks again, and sends another Want if need be."""
@@ -131,4 +142,4 @@ class Absent(msgspec.Struct, frozen=True, tag=True, array_like=True):
 SupervisorToFetcher = FetcherConfig
 FetcherToSupervisor = FetcherBeat | CannotFetch
 NodeToFetcher = Want | Forget | Ahead | Behind | Owned
-FetcherToNode = Here | Absent
+FetcherToNode = Serving | Here | Absent

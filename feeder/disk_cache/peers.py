@@ -42,9 +42,6 @@ from feeder.wire.messages import MAX_BLOBS, Blobs, BlobsRequest
 REQUEST_S: Final = 1.0
 """A worker reads for others within 20 ms, after two chunks at most."""
 
-WANT_S: Final = 2.0
-"""For all requests of a Want, however many peers send it slowly."""
-
 STAND_INS: Final = 2
 
 NAMES_LEARNT_MAX: Final = 64

@@ -159,7 +159,6 @@ class ShardFiles:
             os.ftruncate(file, entry.bytes)
             write_at(file, index, start)
             write_at(file, memoryview(first.data), 0)
-            os.fdatasync(file)
         finally:
             os.close(file)
         self._append_etag(shard, first.etag)

@@ -6,7 +6,8 @@
 
 While a piece is pinned no process evicts it, so what is there stays there for as long as a worker
 may read it. Two batches of a window pin the same pieces: they are counted here. A fetcher that ends
-is connected to again, and asked again for all that is outstanding.
+is connected to again, and asked again for all that is outstanding; while none has been running for
+PATIENCE_S, what is missing fails.
 
 A batch that another feeder owns is drawn from pieces that this host does not need: its samples
 are fetched alone, from that feeder if it has them. So are leftovers, and those of a lane that is
@@ -19,6 +20,7 @@ import time
 from collections import Counter, deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from math import inf
 from typing import Final
 
 import numpy as np
@@ -31,6 +33,7 @@ from feeder.disk_cache.messages import (
     Forget,
     Here,
     NodeToFetcher,
+    Serving,
     Want,
 )
 from feeder.disk_cache.ranges import find_runs
@@ -44,6 +47,9 @@ from feeder.session.state import PendingBatch, PendingChunk, Session
 
 RECONNECT_S: Final = 0.2
 """Between two tries to connect; a fetcher that has ended is replaced in about that time."""
+
+PATIENCE_S: Final = 30.0
+"""As long as the fetcher tries to reach a store that is away."""
 
 _FLUSH_S: Final = 0.005
 """Between two tries to send to a fetcher that is behind."""
@@ -83,8 +89,6 @@ class Fetches:
     ) -> None:
         """Fetch for these datasets, by name, with the fetcher that listens at ``address``, a Unix
         socket."""
-        self.deadline_s = 0.0 if datasets else float("inf")
-        """When ``run_due`` is due: while there is no connection."""
         self._datasets = datasets
         self._address = address
         self._poll_set = poll_set
@@ -94,8 +98,15 @@ class Fetches:
         self._fetches: dict[int, _Fetch] = {}
         self._pins: Counter[tuple[str, int]] = Counter()
         self._outgoing: deque[NodeToFetcher] = deque()  # what the socket had no room for
+        self._due_s = 0.0 if datasets else inf  # to connect, or to send more
+        self._give_up_s = time.monotonic() + PATIENCE_S  # unless the fetcher has run by then
         self._hints = Hints(self._send, self._plans_of)
         self._plan = functools.lru_cache(64)(_plan_epoch)
+
+    @property
+    def deadline_s(self) -> float:
+        """When ``run_due`` is due."""
+        return min(self._due_s, self._give_up_s) if self.waiting else self._due_s
 
     @property
     def waiting(self) -> int:
@@ -157,6 +168,8 @@ class Fetches:
 
     def run_due(self, now_s: float) -> None:
         """Connect, and ask for all that is outstanding; or send what the socket had no room for."""
+        if now_s >= self._give_up_s:
+            self._fail_waiting(now_s)
         if self._channel is not None:
             self._flush(now_s)
             return
@@ -166,11 +179,11 @@ class Fetches:
             end.connect(self._address)
         except OSError:
             end.close()
-            self.deadline_s = now_s + RECONNECT_S
+            self._due_s = now_s + RECONNECT_S
             return
         self._channel = Channel(end, FetcherToNode)
         self._poll_set.add(self._channel.fileno(), self._read)
-        self.deadline_s = float("inf")
+        self._due_s = inf
         self._hints.repeat()
         for number, fetch in self._fetches.items():
             if fetch.is_waiting:
@@ -179,7 +192,7 @@ class Fetches:
     def close(self) -> None:
         """Close the connection and the datasets, which unpins their pieces."""
         if self._channel is not None:
-            self._disconnect()
+            self._disconnect(time.monotonic())
         for dataset in self._datasets.values():
             dataset.close()
 
@@ -214,10 +227,11 @@ class Fetches:
         try:
             message = self._channel.receive()
         except ChannelClosedError:
-            self._disconnect()
-            self.deadline_s = now_s + RECONNECT_S
+            self._disconnect(now_s)
             return
         match message:
+            case Serving():
+                self._give_up_s = inf
             case Here(number):
                 fetch = self._fetches.get(number)
                 if fetch is None or not fetch.is_waiting:
@@ -249,23 +263,31 @@ class Fetches:
 
     def _flush(self, now_s: float) -> None:
         """Send what waits, in order. A burst is larger than the socket's buffer."""
-        self.deadline_s = float("inf")
+        self._due_s = inf
         try:
             while self._outgoing and self._channel is not None:
                 self._channel.send(self._outgoing[0])
                 self._outgoing.popleft()
         except ChannelFullError:
-            self.deadline_s = now_s + _FLUSH_S
+            self._due_s = now_s + _FLUSH_S
         except ChannelClosedError:
-            self._disconnect()
-            self.deadline_s = now_s + RECONNECT_S
+            self._disconnect(now_s)
 
-    def _disconnect(self) -> None:
+    def _disconnect(self, now_s: float) -> None:
         assert self._channel is not None, "there is a connection"
         self._poll_set.remove(self._channel.fileno())
         self._channel.close()
         self._channel = None
         self._outgoing.clear()
+        self._due_s = now_s + RECONNECT_S
+        self._give_up_s = min(self._give_up_s, now_s + PATIENCE_S)
+
+    def _fail_waiting(self, now_s: float) -> None:
+        problem = f"the fetcher has not been running for {PATIENCE_S:.0f} s: see the feeder's log"
+        for number, fetch in list(self._fetches.items()):
+            if fetch.is_waiting:
+                fetch.is_waiting = False
+                self._answer(number, fetch, problem, now_s)
 
     def _plans_of(self, session: Session) -> Callable[[int], EpochPlan]:
         hello = session.hello

@@ -47,7 +47,8 @@ _RETRY_S: Final = 0.1
 class Timed(Protocol):
     """A part of a process that does what is due when it is due."""
 
-    deadline_s: float
+    @property
+    def deadline_s(self) -> float: ...
 
     def run_due(self, now_s: float) -> None: ...
 

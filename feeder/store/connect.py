@@ -18,9 +18,8 @@ from feeder.errors import ConfigError
 from feeder.installation import install_command
 from feeder.process.path_text import printable
 from feeder.store.address import WEB, StoreAddress, is_loopback
-from feeder.store.aws import find_aws, open_profile
+from feeder.store.aws import find_aws, read_profile
 from feeder.store.credentials import Credentials, Found
-from feeder.store.tokens import find_azure, find_google
 
 CONNECT_TIMEOUT_S: Final = 5.0
 READ_TIMEOUT_S: Final = 10.0  # without a byte: a stalled transfer is given up and made again
@@ -33,11 +32,6 @@ _ENDPOINTS: Final = {
     "s3": ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT"),
     "gs": ("GOOGLE_BASE_URL",),
     "az": ("AZURE_STORAGE_ENDPOINT", "AZURE_ENDPOINT"),
-}
-_CHAINS: Final[Mapping[str, Callable[[], Found]]] = {
-    "s3": find_aws,
-    "gs": find_google,
-    "az": find_azure,
 }
 _KEYS: Final = {
     "s3": r"AWS_SKIP_SIGNATURE",
@@ -72,7 +66,7 @@ def connect(
             f"{address} needs the package {error.name}, which is not installed: "
             f"`{install_command('stores')}` (the extra stores)"
         ) from None
-    find = None if _has_keys(address.scheme, config) else _CHAINS.get(address.scheme)
+    find = None if _has_keys(address.scheme, config) else _find_chain(address.scheme)
     credentials = Credentials(find, on_refresh_failure) if find else None
     settings: dict[str, Any] = {
         "client_options": _client_options(address, config),
@@ -98,11 +92,22 @@ def connect(
     return make, credentials
 
 
+def _find_chain(scheme: str) -> Callable[[], Found] | None:
+    """Return what gets the credentials of a cloud; imported only where they are needed."""
+    if scheme == "s3":
+        return find_aws
+    if scheme in WEB:
+        return None
+    from feeder.store.tokens import find_azure, find_google
+
+    return find_google if scheme == "gs" else find_azure
+
+
 def _read_config(scheme: str) -> dict[str, str]:
     """Return what obstore does not read itself, in its names."""
     config = {}
     if scheme == "s3":
-        profile = open_profile().get_scoped_config()
+        profile = read_profile()
         if not {"AWS_REGION", "AWS_DEFAULT_REGION"} & {*os.environ} and "region" in profile:
             config["region"] = profile["region"]
         if "endpoint_url" in profile and not _find_endpoint(scheme):

@@ -126,8 +126,7 @@ class CannotStart(msgspec.Struct, frozen=True, kw_only=True, tag=True, array_lik
 
     def as_error(self) -> errors.FeederError:
         """The error that was carried."""
-        kind: type[errors.FeederError] = vars(errors).get(self.error, errors.FeederError)
-        return kind(self.message)
+        return errors.named_error(self.error, self.message)
 
 
 class IndexProven(msgspec.Struct, frozen=True, tag=True, array_like=True):

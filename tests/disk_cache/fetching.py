@@ -19,6 +19,7 @@ from feeder.disk_cache.messages import (
     FetcherToSupervisor,
     Here,
     NodeToFetcher,
+    Serving,
     SupervisorToFetcher,
     Want,
 )
@@ -37,6 +38,7 @@ class NodeEnd:
         end.settimeout(DEADLINE_S)
         end.connect(address)
         self.channel: Channel[NodeToFetcher, FetcherToNode] = Channel(end, FetcherToNode)
+        assert self.channel.receive() == Serving()
 
     def send(self, *messages: NodeToFetcher) -> None:
         for message in messages:

@@ -20,12 +20,13 @@ from feeder.disk_cache.messages import (
     Here,
     NodeToFetcher,
     Owned,
+    Serving,
     Want,
 )
 from feeder.disk_cache.ranges import find_runs
 from feeder.disk_cache.transfers import Transfers
 from feeder.metrics.records import StoreRecord
-from feeder.node.fetches import Fetches
+from feeder.node.fetches import PATIENCE_S, Fetches
 from feeder.node.polling import PollSet
 from feeder.process.channel import Channel
 from feeder.session.events import SamplesFetched
@@ -54,6 +55,7 @@ class FakeFetcher:
     def accept(self) -> None:
         end, _ = self.listener.accept()
         self.channel = Channel(end, NodeToFetcher)
+        self.send(Serving())
 
     def told(self) -> list[NodeToFetcher]:
         """All messages that have come."""
@@ -88,6 +90,7 @@ class Node:
         self.session = make_session(1, "", window=4)
         self.turn()
         fetcher.accept()
+        self.turn()
         self._numbers = itertools.count(1)
 
     def turn(self) -> None:
@@ -241,13 +244,8 @@ def test_a_fetcher_that_was_replaced_is_asked_again(
     batch, _ = node.begin(4)
     before = fetcher.told()
     fetcher.die()
-    by_s = time.monotonic() + WAIT_S
-    while node.fetches.deadline_s == float("inf"):
-        assert time.monotonic() < by_s
-        node.turn()
-    while node.fetches.deadline_s < float("inf"):
-        assert time.monotonic() < by_s
-        node.turn()
+    node.turn()
+    node.fetches.run_due(time.monotonic())  # it connects again
     fetcher.accept()
     after = fetcher.told()
     assert [m for m in after if isinstance(m, Want)] == [m for m in before if isinstance(m, Want)]
@@ -327,3 +325,30 @@ def test_what_is_fetched_meanwhile_survives_the_fetchers_absence(
     _, answers = node.begin(5)
     assert answers, "a warm cache needs no fetcher"
     node.fetches.close()
+
+
+def test_what_is_missing_fails_once_no_fetcher_has_run_for_long(
+    node: Node, fetcher: FakeFetcher, other: CachedDataset
+) -> None:
+    batch, _ = node.begin(3)
+    fetcher.die()
+    node.turn()  # and connects again: the supervisor listens, too, while there is no fetcher
+    gone_s = time.monotonic() + PATIENCE_S
+    node.fetches.run_due(gone_s - 1)
+    assert not node.answers
+    assert node.fetches.deadline_s <= gone_s
+    node.fetches.run_due(gone_s)
+    (answer,) = node.answers
+    assert answer.fetch == batch.fetch
+    assert "the fetcher has not been running" in answer.problem
+    node.begin(4)
+    node.fetches.run_due(gone_s)
+    assert len(node.answers) == 2, "there is still none"
+    fetcher.accept()
+    node.turn()
+    last, _ = node.begin(5)
+    node.fetches.run_due(gone_s)
+    assert len(node.answers) == 2
+    fetch(other, node.samples(5))
+    fetcher.send(Here(last.fetch))
+    assert node.wait(3)[-1] == SamplesFetched(last.fetch)

@@ -140,7 +140,7 @@ def test_an_object_that_changed_is_an_error_of_that_name(
 
 
 def test_a_line_that_a_full_disk_has_cut_spoils_no_other(
-    transfers: Transfers, folder: Path, monkeypatch: pytest.MonkeyPatch
+    transfers: Transfers, store: WebStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pwrite = os.pwrite
     lines: list[int] = []
@@ -155,12 +155,12 @@ def test_a_line_that_a_full_disk_has_cut_spoils_no_other(
     with pytest.raises(OSError, match="No space left"):
         transfers.fetch(3, [(48, 64)])
     fetch_all(transfers)
-    transfers.evict(3)
-    transfers.evict(5)
-    again = open_transfers(transfers.cached)
-    assert again.fetch(3, [(48, 64)])
-    assert again.fetch(5, [(80, 96)])
-    assert all(again._etag(shard) for shard in range(3))
+    pieces = range(transfers.cached.pieces)
+    assert all(transfers.evict(piece) for piece in pieces)
+    store.conditions.clear()
+    fetch_all(open_transfers(transfers.cached))
+    assert len(store.conditions) >= len(pieces)
+    assert all(store.conditions), "each names the object that its index is from"
 
 
 def test_evicted_pieces_take_no_room_and_come_back(

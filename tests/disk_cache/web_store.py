@@ -24,6 +24,8 @@ class WebStore:
     fault: Fault = lambda name, first, end: ""
     requests: list[tuple[str, int, int]] = field(default_factory=list)
     """Of those that sent bytes: object, first byte, end."""
+    conditions: list[str] = field(default_factory=list)
+    """If-Match of all requests for shards, "" where there was none."""
     held: int = 0
     is_away: bool = False
     _released: threading.Event = field(default_factory=threading.Event)
@@ -70,6 +72,8 @@ def serve_store(folder: Path) -> Iterator[WebStore]:
                 self._refuse(404)
                 return
             etag, size = store.etag(path), path.stat().st_size
+            if path.suffix == ".fds":
+                store.conditions.append(self.headers.get("If-Match", ""))
             if self.headers.get("If-Match", etag) != etag:
                 self._refuse(412)
                 return
