@@ -1,12 +1,12 @@
 """The hints of a node process for the fetcher: which samples are next, and which are used up.
 
-A lane's window, in an epoch, is what the batches before, at and after the last one that was
-requested here need: an interval of the order in which its pieces are read. With each batch it moves
+A lane's window, in an epoch, is what the last batch that was requested here, the one before it and
+some after it need: an interval of the order in which its pieces are read. With each batch it moves
 on, and the fetcher gets the difference, whatever turns other feeders have made, and wherever the
-job has begun. In a lane's last turn the next epoch's first batch is announced as well. The windows
-of epochs that no session reads any more are taken back. The sessions of one job, recipe and seed
-share an order, as its ranks request different batches of a lane. All of it can be repeated to a new
-fetcher.
+job has begun. Towards a lane's end the next epoch's first batches are announced as well. The
+windows of epochs that no session reads any more are taken back. The sessions of one job, recipe and
+seed share an order, as its ranks request different batches of a lane. All of it can be repeated to
+a new fetcher.
 """
 
 from collections.abc import Callable
@@ -19,6 +19,11 @@ from feeder.plan.epoch import MAX_EPOCH, EpochPlan
 from feeder.session.state import Session
 
 _RANGES_MAX: Final = 4096  # of a message, to fit into a packet
+
+
+_AHEAD_PIECES: Final = 16
+"""Of all lanes together: twice as many as are transferred at a time, so that none waits for a
+batch to be requested. Large batches of many lanes need more than that for one batch each."""
 
 
 @dataclass(slots=True, eq=False)
@@ -66,9 +71,12 @@ class Hints:
         plan = order.plan(epoch)
         for lane, turn in plan.turns(index):
             self._add_lane(order, plan, lane)
-            self._move(order, epoch, lane, plan.lane_window(lane, turn))
-            if plan.is_last_turn(lane, turn) and epoch < MAX_EPOCH:
-                first = order.plan(epoch + 1).lane_window(lane, -1)
+            turn_samples = len(order.lanes) * plan.order_batch_size
+            ahead = -(-_AHEAD_PIECES * plan.shape.piece // turn_samples)
+            self._move(order, epoch, lane, plan.lane_window(lane, turn, ahead))
+            left = plan.turns_left(lane, turn)
+            if left < ahead and epoch < MAX_EPOCH:
+                first = order.plan(epoch + 1).lane_window(lane, -left - 1, ahead)
                 self._move(order, epoch + 1, lane, first)
 
     def end_session(self, number: int) -> None:

@@ -248,18 +248,18 @@ class EpochPlan:
         for order_index in range(-(-first // size), -(-stop // size)):
             yield self._find_turn(order_index)
 
-    def is_last_turn(self, lane: int, turn: int) -> bool:
-        """Return whether a lane has no whole batch after this turn."""
-        return turn + 1 >= int(self._whole_batches[lane])
+    def turns_left(self, lane: int, turn: int) -> int:
+        """Return how many whole batches a lane has after this turn."""
+        return max(0, int(self._whole_batches[lane]) - turn - 1)
 
-    def lane_window(self, lane: int, turn: int) -> tuple[int, int]:
-        """Return what a lane's batches need at a turn, the one before and the one after it: first
+    def lane_window(self, lane: int, turn: int, ahead: int = 1) -> tuple[int, int]:
+        """Return what a lane's batches need at a turn, the one before and ``ahead`` after it: first
         and end, counted in its pieces in the order in which they are read, or in its samples where
-        it is not shuffled or is permuted as a whole. At turn -1 that is its first batch.
+        it is not shuffled or is permuted as a whole. Turns below 0 are of the epoch before.
         """
         size = int(self._sizes[lane])
         begin = max(0, turn - 1) * self.order_batch_size
-        end = min(max(0, turn + 2) * self.order_batch_size, size)
+        end = min(max(0, turn + 1 + ahead) * self.order_batch_size, size)
         if self.shuffle:
             order = self._lane_order(lane)
             if order.is_whole:

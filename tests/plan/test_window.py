@@ -65,23 +65,25 @@ def test_pieces_are_read_ahead_once_and_dropped_when_no_batch_needs_them(plan: E
         assert dropped.max() <= 1
 
 
-@given(plan=windows)
-def test_a_lanes_window_holds_what_its_batch_and_those_beside_it_need(plan: EpochPlan) -> None:
+@given(plan=windows, ahead=st.integers(1, 4))
+def test_a_lanes_window_holds_what_its_batch_and_those_beside_it_need(
+    plan: EpochPlan, ahead: int
+) -> None:
     for lane in range(plan.shape.lanes):
         indices, former = lane_batches(plan, lane), (0, 0)
-        for turn in range(-1, len(indices)):
-            window = plan.lane_window(lane, turn)
+        for turn in range(-ahead, len(indices)):
+            window = plan.lane_window(lane, turn, ahead)
             assert former <= window
             assert former[1] <= window[1], "it moves on"
             held = np.zeros(plan.layout.samples, np.int64)
             for begin, end in plan.window_ranges(lane, *window):
                 held[begin:end] += 1
             assert held.max() <= 1
-            for index in indices[max(0, turn - 1) : turn + 2]:
+            for index in indices[max(0, turn - 1) : turn + ahead + 1]:
                 assert held[plan.samples(index)].all()
             assert turn < 0 or list(plan.turns(indices[turn])) == [(lane, turn)]
             former = window
-        assert not indices or plan.is_last_turn(lane, len(indices) - 1)
+            assert turn < 0 or plan.turns_left(lane, turn) == len(indices) - turn - 1
 
 
 @given(plan=windows)
