@@ -117,7 +117,7 @@ def run(arguments: argparse.Namespace) -> StoreReport:
         results = [row for part in parts for row in measures[part]()]
     measured = {
         "rounds": rounds,
-        "batches": f"{USUAL_BATCH_SIZE} images of 224 px (warm), {BATCH_SIZE} of {IMAGE_SIZE} px",
+        "batches": f"{USUAL_BATCH_SIZE} images of 224 px (warm, epoch), {BATCH_SIZE} of {IMAGE_SIZE} px",
         "dataset": f"{scene.size_bytes / 1e9:.2f} GB, in {WINDOWS} windows",
         "limit": f"{LIMIT / 1e6:g} MB/s, {1e3 * arguments.delay:g} ms a request",
     }
@@ -286,7 +286,7 @@ def _measure_epoch(scene: Scene, limit: Limit, rounds: int, delay_s: float) -> _
 
     def stream(name: str, daemon: Daemon) -> float:
         store_bytes, cpu_s, began_s = scene.store.body_bytes(), daemon.busy_s(), time.monotonic()
-        with scene.open(daemon) as fetcher:
+        with scene.open(daemon, scene.usual_recipe) as fetcher:
             fetcher.replay(0, fetcher.welcome.batches)
         taken_s = time.monotonic() - began_s
         seconds[name].append(taken_s)

@@ -40,6 +40,8 @@ from feeder.process.shortage import explain_shortage, raise_file_limit
 from feeder.security.keys import ClientKeys, PublicKey, read_secret_key
 
 BEAT_S: Final = 0.5
+NICE: Final = 10
+"""Where processors are short, workers come first: while they are idle, there is time to fetch."""
 _MESSAGES_A_TURN: Final = 256
 """Of one connection; the others get their turn, too."""
 
@@ -129,6 +131,7 @@ class _Loop:
 def main(channel_fd: int, parent: int) -> int:
     """Run a fetcher on an inherited channel; return the exit status."""
     die_with_parent(parent)
+    os.nice(NICE)
     # Terminals and systemd signal every process; a fetcher ends when its channel closes.
     for number in (signal.SIGINT, signal.SIGHUP, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
