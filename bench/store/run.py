@@ -117,7 +117,8 @@ def run(arguments: argparse.Namespace) -> StoreReport:
         results = [row for part in parts for row in measures[part]()]
     measured = {
         "rounds": rounds,
-        "batches": f"{USUAL_BATCH_SIZE} images of 224 px (warm, epoch), {BATCH_SIZE} of {IMAGE_SIZE} px",
+        "batches": f"{USUAL_BATCH_SIZE} images of 224 px (warm and epoch), "
+        f"{BATCH_SIZE} of {IMAGE_SIZE} px",
         "dataset": f"{scene.size_bytes / 1e9:.2f} GB, in {WINDOWS} windows",
         "limit": f"{LIMIT / 1e6:g} MB/s, {1e3 * arguments.delay:g} ms a request",
     }

@@ -5,6 +5,7 @@ jitter: hosts that started together do not refresh together. If it fails, reques
 current credentials until these have expired, and the next attempt is half a minute later.
 """
 
+import logging
 import random
 import threading
 import time
@@ -19,6 +20,8 @@ _EARLY_SHARE: Final = 0.25  # of the remaining lifetime
 _ASK_AGAIN_S: Final = 30.0
 _LIFE_MIN_S: Final = 5.0
 """Of the last outcome: requests that wait for the lock reuse it instead of asking in turn."""
+
+_log = logging.getLogger(__name__)
 
 
 class Found(NamedTuple):
@@ -99,6 +102,9 @@ class Credentials:
             self._due_s = _next_due_s(self._found.expires_s, self._clock())
         elif not self._is_over(self._found):
             self._due_s = now_s + _ASK_AGAIN_S * random.uniform(0.5, 1.5)
+            _log.warning(
+                "credentials are not renewed, and used as long as they are valid: %s", self._error
+            )
         else:
             text = f"the credentials have expired and cannot be renewed: {self._error}"
             raise StoreError("expired", text)

@@ -66,12 +66,16 @@ def test_what_does_not_expire_is_asked_for_once() -> None:
     assert service.credentials()["expires_at"] is None
 
 
-def test_a_refresh_that_fails_is_counted_and_keeps_the_current_ones() -> None:
+def test_a_refresh_that_fails_is_counted_and_keeps_the_current_ones(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     service = Service()
     service.token()
     service.is_down = True
     assert {service.token(60.0) for _ in range(59)} == {"1"}
     assert 7 <= service.failures <= 15  # one each minute since the refresh was due
+    assert len(caplog.messages) == service.failures
+    assert "used as long as they are valid: the service is down" in caplog.text
     with pytest.raises(StoreError, match=r"have expired and cannot .*: the service is down") as one:
         service.token(61.0)
     assert one.value.kind == "expired"

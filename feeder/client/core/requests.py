@@ -6,11 +6,12 @@
                      lacks batches to be busy
 
 A batch is bound to a node late: each node is kept busy with no more than that takes. What is left
-waits, without cost, for its owner, which has the lane in its cache; an idle node takes the earliest
-one that is near, as batches are consumed in order: work stealing (Blumofe and Leiserson,
-"Scheduling Multithreaded Computations by Work Stealing", 1999). With 16 batches and four nodes,
-saturated, nine of ten go to the owner and nodes idle 1 % of the time; were all requested at once,
-half would.
+waits, without cost, for its owner, which has the lane in its cache; an idle node takes one that is
+near, as batches are consumed in order: work stealing (Blumofe and Leiserson, "Scheduling
+Multithreaded Computations by Work Stealing", 1999). It takes one of the lanes for which it is the
+first to stand in, which are the same in each epoch: what it keeps of them it need not fetch again.
+With 16 batches and four nodes, saturated, nine of ten go to the owner and nodes idle 1 % of the
+time; were all requested at once, half would.
 
 A batch in flight is requested from the next node as well when
 
@@ -25,6 +26,7 @@ the request, or the answer, was lost.
 
 from collections import defaultdict, deque
 from collections.abc import Mapping, Sequence
+from itertools import takewhile
 from math import ceil, inf
 from typing import Final
 
@@ -138,7 +140,7 @@ class RequestScheduler:
                 self.due_s = min(self.due_s, batch.requested_s + RETRY_S)
                 hedges += self._hedge(batch, is_late_allowed=hedges < HEDGES_MAX)
             elif batch.requested_s == inf:
-                if not self._choose_lacking(batch, self._prefer(batch)[:1]):  # its owner
+                if not self._ask_owner(batch):
                     waiting.append(batch)
             elif self._choose(batch, self._prefer(batch)):
                 self.retried += 1
@@ -147,28 +149,42 @@ class RequestScheduler:
                 for number, link in self._links.items()
             ):
                 prefetch.give_up(batch.key)
-        near = {*prefetch.coming(self._near)} if waiting else ()
-        for batch in waiting:
-            if batch.key not in near:
-                break
-            preferred = self._prefer(batch)
-            if self._choose_lacking(batch, preferred) or batch is not open_batches[0]:
-                continue
-            # All slots may hold batches that come after this one, which the consumer waits for.
-            if not any(batch.requests for batch in open_batches):
-                self._choose(batch, preferred)
+        if waiting:
+            near = {*prefetch.coming(self._near)}
+            self._share_out([*takewhile(lambda batch: batch.key in near, waiting)])
+            first = waiting[0] is open_batches[0]
+            # All slots may hold batches that come after the one that the consumer waits for.
+            if first and not any(batch.requests for batch in open_batches):
+                self._choose(waiting[0], self._prefer(waiting[0]))
         self.number += bool(self._wants)
         self.in_flight = len([batch for batch in open_batches if batch.requests])
         self.waits_for_room = self.in_flight < len(open_batches)
         return self._wants
 
-    def _choose_lacking(self, batch: Batch, preferred: Sequence[int]) -> bool:
-        """Ask the node that lacks most batches, the first in the order of those, if any does."""
-        able = [n for n in preferred if self._lacking[n] > 0 and self._free[n] > 0]
-        if not able:
+    def _is_idle(self, number: int) -> bool:
+        return self._lacking[number] > 0 and self._free[number] > 0
+
+    def _ask_owner(self, batch: Batch) -> bool:
+        """Ask the owner of a batch's lane if it lacks batches to be busy."""
+        owner = self._prefer(batch)[:1]
+        if not (owner and self._is_idle(owner[0])):
             return False
-        self._request(max(able, key=self._lacking.__getitem__), batch)
+        self._request(owner[0], batch)
         return True
+
+    def _share_out(self, waiting: list[Batch]) -> None:
+        """Ask idle nodes, those that lack most first, each for the batch in whose order it comes
+        first, the earliest of several."""
+        ranks = [{n: rank for rank, n in enumerate(self._prefer(batch))} for batch in waiting]
+        while choices := [
+            (-self._lacking[number], rank, place, number)
+            for place, numbers in enumerate(ranks)
+            for number, rank in numbers.items()
+            if self._is_idle(number)
+        ]:
+            _, _, place, number = min(choices)
+            self._request(number, waiting.pop(place))
+            del ranks[place]
 
     def _choose(self, batch: Batch, preferred: Sequence[int]) -> bool:
         """Ask for an overdue batch, however busy the node is; if all windows are full, reclaim the

@@ -1,5 +1,7 @@
 """The client's session with several nodes: which one it asks, and which one instead."""
 
+from itertools import pairwise
+
 import msgspec
 import pytest
 
@@ -162,6 +164,29 @@ def test_a_batch_waits_for_its_lanes_owner_unless_another_node_would_idle() -> N
     assert all(list(wants.values()).count(owned[key]) == 3 for key in waiting)
     assert keys(0)[0] in wants
     assert len(shell.session.served_endpoints) == 3
+
+
+def test_an_idle_node_takes_a_batch_of_a_lane_for_which_it_is_the_first_to_stand_in() -> None:
+    recipe = msgspec.structs.replace(RECIPE, order_batch_size=20, lanes=30)  # of five batches each
+    fields = {"samples": 600, "batches": 150, "lanes": 30}
+    preference = prefer(hello(recipe=recipe), NODES, **fields)
+    orders = [preference.order(key) for key in keys(*range(0, 150, 5))]
+    lane = next(
+        lane
+        for lane, (order, after) in enumerate(pairwise(orders))
+        if order[0] == after[0] and order[1] != after[1]
+    )
+    owner, second, third = map(NODES.index, orders[lane])
+    shell = Shell(*ENDPOINTS, buffers=9, window=8, recipe=recipe)
+    for link in range(3):
+        window = 8 if link == owner else 1
+        join(shell, link, window=window, recipe_fingerprint=recipe.fingerprint(), **fields)
+    first = 5 * lane
+    shell.session.begin(BatchSequence(0, range(first, 150)))
+    out = shell.do()
+    assert asked(out, owner) == keys(first, first + 1, first + 2)
+    assert asked(out, second) == keys(first + 3)
+    assert asked(out, third) == keys(first + 5), "of the next lane"
 
 
 def test_the_node_processes_of_a_feeder_have_its_lanes_in_turn() -> None:
