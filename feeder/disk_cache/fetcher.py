@@ -41,17 +41,19 @@ from feeder.disk_cache.windows import Windows
 from feeder.errors import DatasetError, FeederError, ProtocolError, ResourceError, StoreError
 from feeder.metrics.records import REFRESH, StoreRecord
 from feeder.process.backoff import Backoff
-from feeder.security.keys import ClientKeys
 from feeder.store.address import StoreAddress
 from feeder.store.client import Store
 
 if TYPE_CHECKING:
     from feeder.disk_cache.peers import Peers
+    from feeder.security.keys import ClientKeys
 
 PIECES_MAX: Final = 8
 """Transfers of pieces at a time: as fast as any number, with the least processor time."""
 BLOBS_MAX: Final = 64
 """Transfers of single samples at a time: they wait for the store most of the time."""
+INDEXES_MAX: Final = 2
+"""Indexes at a time that are fetched ahead: they are small."""
 ASKS_MAX: Final = 4
 """Wants for which peers are asked at a time. Each holds 16 MiB at most."""
 ASK_S: Final = 2.0
@@ -103,14 +105,16 @@ class Fetcher:
         self._wants = Wants({n: t.cached for n, t in self._datasets.items()}, patience_s)
         self._windows = Windows()
         self._threads = [
-            Threads(most, self._results) for most in (PIECES_MAX, BLOBS_MAX, ASKS_MAX, 1, 1)
+            Threads(most, self._results)
+            for most in (PIECES_MAX, BLOBS_MAX, INDEXES_MAX, ASKS_MAX, 1, 1)
         ]
-        self._pieces, self._blobs, self._asks, chores, sweeps = self._threads
+        self._pieces, self._blobs, self._indexes, self._asks, chores, sweeps = self._threads
         evictor = Evictor(cache, budget_bytes)
         self._room = Room(evictor, self._hold, chores, self._log_trouble, self.record)
         self._peers: Peers | None = None
         self._asked: dict[tuple[int, int], Want] = {}  # of peers, by connection and number
         self._in_flight: set[Key] = set()
+        self._unindexed: set[tuple[str, int]] = set()  # shards whose indexes are being fetched
         self._postponed: list[tuple[float, Callable[[], None]]] = []
         self._pauses: dict[str, tuple[Backoff, float]] = {}  # of a dataset's aheads, until when
         self._full_tries: Counter[Key] = Counter()
@@ -118,7 +122,7 @@ class Fetcher:
         for transfers in self._datasets.values():
             sweeps.start(transfers.sweep, self._log_trouble)  # it may take some seconds
 
-    def follow_peers(self, listed: Sequence[str], name: str, keys: ClientKeys | None) -> None:
+    def follow_peers(self, listed: Sequence[str], name: str, keys: "ClientKeys | None") -> None:
         """Ask the feeders of a list before the store, as ``Peers`` does; ConfigError."""
         from feeder.disk_cache.peers import Peers
 
@@ -147,6 +151,7 @@ class Fetcher:
                     cached.pin(piece)  # for the evictions of other daemons
                 self._windows.enter(client, dataset, parts)
                 self._wants.ahead(dataset, parts)
+                self._fetch_indexes(dataset, ranges)
             case Behind(dataset, ranges):
                 parts = split_pieces(ranges, self._check(dataset, ranges).piece)
                 self._leave(self._windows.leave(client, dataset, parts))
@@ -258,6 +263,26 @@ class Fetcher:
                     break
                 work = partial(transfers.fetch, ranges=task.ranges)
                 self._start(threads, task, work, expected)
+
+    def _fetch_indexes(self, dataset: str, ranges: Ranges) -> None:
+        """Fetch the indexes of what is ahead before its pieces, which would wait for them."""
+        transfers = self._datasets[dataset]
+
+        def fetch(shard: int) -> None:
+            if dataset not in self._pauses:  # else the store is away
+                transfers.fetch_index(shard)
+
+        for shard in transfers.find_unindexed(ranges):
+            if (dataset, shard) not in self._unindexed:
+                self._unindexed.add((dataset, shard))
+                self._indexes.start(
+                    partial(fetch, shard), partial(self._end_index, (dataset, shard))
+                )
+
+    def _end_index(self, key: tuple[str, int], _: Result, error: Exception | None) -> None:
+        self._unindexed.discard(key)
+        if error is not None:
+            self._explain(error)  # a piece that needs it fails with this, and says so
 
     def _take_ahead(self, now_s: float) -> Task | None:
         if self._room.is_stuck(now_s):
