@@ -3,6 +3,7 @@
 import contextlib
 import subprocess
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Any, Final, Generic, TypeVar
 
@@ -21,7 +22,7 @@ Outgoing = TypeVar("Outgoing", bound=msgspec.Struct)
 Incoming = TypeVar("Incoming", bound=msgspec.Struct)
 
 
-class ChildProcess(Generic[Outgoing, Incoming]):
+class ChildProcess(ABC, Generic[Outgoing, Incoming]):
     """A process and, after crashes, its successors."""
 
     def __init__(self, name: str, module: str, incoming: Any, policy: Policy) -> None:
@@ -51,9 +52,9 @@ class ChildProcess(Generic[Outgoing, Incoming]):
         return self._restarts.crashes
 
     @property
+    @abstractmethod
     def has_served(self) -> bool:
         """Whether one has served, so that its successors are started for ever."""
-        raise NotImplementedError
 
     def spawn(self, first: bytes = b"") -> None:
         """Start the process, and send it a packet ``first``; OSError."""

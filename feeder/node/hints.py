@@ -22,8 +22,11 @@ _RANGES_MAX: Final = 4096  # of a message, to fit into a packet
 
 
 _AHEAD_PIECES: Final = 16
-"""Of all lanes together: twice as many as are transferred at a time, so that none waits for a
-batch to be requested. Large batches of many lanes need more than that for one batch each."""
+"""Twice as many as are transferred at a time, so that none waits for a batch to be requested. Large
+batches of many lanes need more than that for one batch each."""
+
+_AHEAD_SHARE: Final = 4
+"""Of the working set at most, one in so many bytes: it says what room there is."""
 
 
 @dataclass(slots=True, eq=False)
@@ -71,8 +74,7 @@ class Hints:
         plan = order.plan(epoch)
         for lane, turn in plan.turns(index):
             self._add_lane(order, plan, lane)
-            turn_samples = len(order.lanes) * plan.order_batch_size
-            ahead = -(-_AHEAD_PIECES * plan.shape.piece // turn_samples)
+            ahead = _turns_ahead(plan, len(order.lanes))
             self._move(order, epoch, lane, plan.lane_window(lane, turn, ahead))
             left = plan.turns_left(lane, turn)
             if left < ahead and epoch < MAX_EPOCH:
@@ -137,3 +139,10 @@ class Hints:
         owned = merge(lane for order in orders for lane in order.lanes.values())
         are_known = all(order.settled < 0 for order in orders)
         self._send(Owned(dataset, owned if are_known and len(owned) <= _RANGES_MAX else ()))
+
+
+def _turns_ahead(plan: EpochPlan, lanes: int) -> int:
+    """How many batches of each of so many lanes, those of this host, are announced."""
+    shape = plan.shape
+    room = shape.working_set * lanes // shape.lanes // _AHEAD_SHARE
+    return max(1, min(_AHEAD_PIECES * shape.piece, room) // (lanes * plan.order_batch_size))

@@ -48,9 +48,9 @@ PIECE: Final = 32  # samples
 PIECES: Final = 10
 BATCH: Final = 16
 EPOCH: Final = SAMPLES // BATCH
-AHEAD: Final = 126
-"""Samples on the disk when one batch of an epoch was taken, and WINDOW were asked for: pieces 2, 5
-and 6, the short one, and sample 0."""
+AHEAD: Final = 158
+"""Samples on the disk when one batch of an epoch was taken, and WINDOW were asked for: pieces 1, 2,
+5 and 6, the short one, and sample 0."""
 WINDOW: Final = 4
 _SIDE_PX: Final = 288
 _IMAGES: Final = 32  # distinct ones; each is in several places, at random
