@@ -27,8 +27,11 @@ def configuration(dataset: Path) -> str:
 
 
 def family_of(parent: int) -> list[psutil.Process]:
-    """The supervisor, a node process and a worker."""
-    family = psutil.Process(parent).children(recursive=True)
+    """The supervisor, a node process and a worker: not the servers that other tests may have."""
+    family = []
+    for child in psutil.Process(parent).children():
+        if {"feeder", "serve"} <= {*child.cmdline()}:
+            family += [child, *child.children(recursive=True)]
     assert len(family) >= 3
     return family
 
