@@ -199,7 +199,7 @@ class Room:
     def _end_measurement(self, usage: Result, error: Exception | None) -> None:
         self._end(usage, error)
         if isinstance(usage, Usage):
-            self._usage = usage  # what pending transfers have written is in it twice: it errs so
+            self._usage = usage  # too much: what pending transfers have written counts twice
 
     def _end_eviction(self, with_windows: bool, eviction: Result, error: Exception | None) -> None:
         self.is_evicting = False

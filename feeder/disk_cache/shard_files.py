@@ -1,4 +1,4 @@
-"""The shard files of a cached dataset: sparse, with the header and index that each begins with.
+"""The shard files of a cached dataset: sparse, but for the header and the index of each.
 
 A shard's index is fetched before its first blob, and compared with the manifest before it is
 written; so the records in the file are trusted as long as they agree with the blobs. A file that
