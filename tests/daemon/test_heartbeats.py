@@ -22,6 +22,10 @@ PLACEMENT = NodePlacement(node_id=0, cpus=frozenset({0}), memory_node=None, work
 READY = NodeReady(endpoints=(), worker_pids=(), libraries={}, self_test="", decoder="", warnings=())
 
 
+class Fetcher(ChildProcess[Any, Any]):
+    has_served = True
+
+
 class Host:
     """Node processes and a supervisor that looks at each in its turns."""
 
@@ -33,7 +37,7 @@ class Host:
         self.hangs: list[tuple[int, float, str]] = []
         configs = plan_nodes(load_config(None, {}), {}, [PLACEMENT] * 2, 1024)
         self.nodes = [NodeProcess(config, PLACEMENT) for config in configs]
-        self.fetcher: ChildProcess[Any, Any] = ChildProcess("the fetcher", "", None, HEARTBEATS)
+        self.fetcher = Fetcher("the fetcher", "", None, HEARTBEATS)
         for node in self.nodes:
             node.ready = READY
             node.beat(self.now_s)
