@@ -120,10 +120,12 @@ class Store:
         try:
             meta = self._patiently(get, self._where(name))
         except StoreError as error:
-            if error.kind != "changed":
+            if error.kind not in ("changed", "unknown"):
                 raise
-            # An empty object has no first byte.
+            # An empty object has no first byte: status 416, from some servers 200.
             meta = self._patiently(lambda: obstore.head(self._objects, name), self._where(name))
+            if meta["size"]:
+                raise error from None
         return _info(meta, name)
 
     def list(self, prefix: str = "", *, delimiter: bool = False) -> Iterator[list[ObjectInfo]]:

@@ -4,6 +4,7 @@ import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -20,6 +21,7 @@ from tests.support.stores import (
     S3Server,
     cut,
     hold,
+    loopback_store,
     refusal,
     reset,
     short,
@@ -62,6 +64,13 @@ def test_what_an_object_is(bucket: S3Server, open_store: Open) -> None:
     assert (info.name, info.size_bytes, info.etag) == ("a", 1000, store.read("a").etag)
     assert info.modified_ns > 0
     assert store.head("empty").size_bytes == 0
+
+
+def test_an_empty_file_of_a_web_server(tmp_path: Path, open_store: Open) -> None:
+    """nginx answers a range of it with status 200."""
+    (tmp_path / "empty").touch()
+    with loopback_store({"p": tmp_path}) as web:
+        assert open_store(web.http_url("p"), {}).head("empty").size_bytes == 0
 
 
 def test_objects_are_listed_below_a_folder(bucket: S3Server, open_store: Open) -> None:
