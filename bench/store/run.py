@@ -1,8 +1,8 @@
 """``feeder-bench store``: what a dataset in an object store costs, beside the same one on the disk.
 
 The store is nginx on the loopback address, read by the real daemon with the real client library. A
-proxy limits all connections together to RATE where a row says ``limited`` and in all epochs, and
-delays requests with ``--delay``; its CPU time is a row. Each part compares in turns: a warm cache
+proxy limits all connections together to LIMIT where a row says ``limited`` and in the parts first,
+small and peers, and delays requests with ``--delay``. Each part compares in turns: a warm cache
 with the local dataset, `feeder cache fetch` with the client library alone, an epoch of a cold cache
 with the larger of computing and transferring, both measured or known in the same round.
 """
@@ -70,7 +70,11 @@ class StoreReport(JudgedReport):
                 f"The first batch of a cold dataset took {first.value:.1f} s, of which the store "
                 f"needs {rows['first/needed'].value:.1f} s."
             )
-        for name, words in (("epoch/cold", ""), ("epoch/cold-slow", " from a slow store")):
+        for name, words in (
+            ("epoch/cold", ""),
+            ("epoch/cold-limited", f" at {LIMIT / 1e6:g} MB/s"),
+            ("epoch/cold-slow", " from a slow store"),
+        ):
             if epoch := rows.get(name):
                 lines.append(
                     f"A cold first epoch{words} takes {epoch.ratio:.2f} times as long as the "
@@ -281,7 +285,8 @@ def _measure_first(scene: Scene, limit: Limit, rounds: int) -> _Rows:
 
 
 def _measure_epoch(scene: Scene, limit: Limit, rounds: int, delay_s: float) -> _Rows:
-    """An epoch of the local dataset, then of cold caches: at the limit, and at a lower rate."""
+    """An epoch of the local dataset, then of cold caches: without a limit, at the limit, and at a
+    rate at which the transfer takes twice as long as computing."""
     seconds: dict[str, list[float]] = defaultdict(list)
     left: dict[str, list[float]] = defaultdict(list)
 
@@ -299,13 +304,20 @@ def _measure_epoch(scene: Scene, limit: Limit, rounds: int, delay_s: float) -> _
         for _ in _count("rounds of epochs", rounds):
             compute_s = stream("epoch/local", local)
             slow_rate = min(limit.rate, scene.size_bytes / (_SLOW * compute_s))
+            with scene.cache() as cache:
+                began_s = time.monotonic()
+                scene.fetch_alone(cache)
+                transfer_s = time.monotonic() - began_s
             with scene.limited(slow_rate, delay_s) as slow:
-                for suffix, each in (("", limit), ("-slow", slow)):
-                    least_s = max(compute_s, scene.size_bytes / each.rate)
-                    seconds[f"epoch/least{suffix}"].append(least_s)
-                    with scene.cache() as cache, scene.remote(cache, each.endpoint) as daemon:
+                for suffix, endpoint, least_s in (
+                    ("", "", transfer_s),
+                    ("-limited", limit.endpoint, scene.size_bytes / limit.rate),
+                    ("-slow", slow.endpoint, scene.size_bytes / slow.rate),
+                ):
+                    seconds[f"epoch/least{suffix}"].append(max(compute_s, least_s))
+                    with scene.cache() as cache, scene.remote(cache, endpoint) as daemon:
                         stream(f"epoch/cold{suffix}", daemon)
-    bases = {"epoch/cold": "epoch/least", "epoch/cold-slow": "epoch/least-slow"}
+    bases = {f"epoch/cold{suffix}": f"epoch/least{suffix}" for suffix in ("", "-limited", "-slow")}
     bases |= {f"{name}/cpu": "epoch/local/cpu" for name in bases}
     rows = compare(seconds, "s", {name: bases.get(name) for name in seconds})
     del left["epoch/local/left"]

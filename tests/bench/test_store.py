@@ -126,12 +126,14 @@ def test_every_row_of_a_small_run(
         expected |= group("MB/s", *(f"{way}{cpu}" for way in ways[:2]))
         expected |= group("MB/s", *(f"{way}{cpu}" for way in ways[2:]))
     expected |= group("s", "epoch/least", "epoch/cold")
+    expected |= group("s", "epoch/least-limited", "epoch/cold-limited")
     expected |= group("s", "epoch/least-slow", "epoch/cold-slow")
-    for name in ("epoch/cold/cpu", "epoch/cold-slow/cpu"):
+    for name in ("epoch/cold/cpu", "epoch/cold-limited/cpu", "epoch/cold-slow/cpu"):
         expected |= group("s", "epoch/local/cpu", name)
     expected |= alone(epoch__local="s", first__ready="s", first__needed="s", first__batch="s")
     expected |= alone(small__rate=RATE, small__left="datasets", small__from_disk="datasets")
     expected |= alone(epoch__cold__left="datasets", epoch__cold_slow__left="datasets")
+    expected |= alone(epoch__cold_limited__left="datasets")
     expected |= alone(warm__left="datasets", cpu__nginx="s/GB", cpu__proxy="s/GB")
     rows = check_rows(document, expected)
     assert rows["warm/left"]["value"] == 0
