@@ -131,7 +131,8 @@ class _Loop:
 def main(channel_fd: int, parent: int) -> int:
     """Run a fetcher on an inherited channel; return the exit status."""
     die_with_parent(parent)
-    os.nice(NICE)
+    with contextlib.suppress(OSError):  # a sandbox may forbid it
+        os.nice(NICE)
     # Terminals and systemd signal every process; a fetcher ends when its channel closes.
     for number in (signal.SIGINT, signal.SIGHUP, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)

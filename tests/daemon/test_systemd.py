@@ -97,6 +97,7 @@ def test_the_filter_allows_the_calls_that_the_daemon_needs() -> None:
     allowed = {name for group in allow.split() for name in syscalls(group)}
     allowed -= {name for group in deny.removeprefix("~").split() for name in syscalls(group)}
     needed = {"set_mempolicy", "migrate_pages", "sched_setaffinity", "memfd_create", "prctl"}
+    needed |= {"setpriority", "eventfd2", "fallocate"}  # of the fetcher
     assert (
         needed | {"sendmsg", "ftruncate", "pread64", "pwrite64", "fcntl", "epoll_wait", "clone3"}
         <= allowed
