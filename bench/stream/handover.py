@@ -51,6 +51,8 @@ def measure_handover(lent: BatchFetcher, copied: BatchFetcher, endpoint: str) ->
         "handover/client-whole": [],
     }
     received_before = lent.session.received_bytes
+    transport = lent._transport
+    usual_s, transport.hand_back_s = transport.hand_back_s, _TIMEOUT_S  # so that this thread reads
     with StatsLink(endpoint) as stats:
         lent_before = _count_lent(stats)
         spare = np.zeros_like(next(lent.fetch(0, 10**9)).pixels)
@@ -61,7 +63,6 @@ def measure_handover(lent: BatchFetcher, copied: BatchFetcher, endpoint: str) ->
             while not is_lent and time.monotonic() < until_s:
                 time.sleep(_PAUSE_S)  # lending is not signalled to others
                 is_lent = _count_lent(stats) - lent_before > number
-            is_read = lent.session.prefetch.ready
             began_s = time.perf_counter()
             lent.give_back()
             gave_back_s = time.perf_counter()
@@ -69,16 +70,14 @@ def measure_handover(lent: BatchFetcher, copied: BatchFetcher, endpoint: str) ->
             ended_s = time.perf_counter()
             np.copyto(spare, batch.pixels)
             copied_s = time.perf_counter()
-            if not is_read:  # else the client's thread has read the message while this one waited
-                spans_s = copied_s - ended_s, ended_s - gave_back_s, ended_s - began_s
-                for values, span_s in zip(times_us.values(), spans_s, strict=True):
-                    values.append(1e6 * span_s)
+            spans_s = copied_s - ended_s, ended_s - gave_back_s, ended_s - began_s
+            for values, span_s in zip(times_us.values(), spans_s, strict=True):
+                values.append(1e6 * span_s)
+    transport.hand_back_s = usual_s
     through_socket = (lent.session.received_bytes - received_before) / (number + 1)
     received_before = copied.session.received_bytes
     next(copied.fetch())
     through_copying = copied.session.received_bytes - received_before
-    if not times_us["handover/client"]:
-        raise PeerError("the client's thread has read all messages: is the machine overloaded?")
     batch_size = lent.session.job.hello.recipe.batch_size
     return [
         *compare(times_us, "µs"),

@@ -93,6 +93,8 @@ class Transport:
         self._loop.listed = listing
         self._sockets = threading.Lock()
         self._consumer: int | None = None  # the thread that takes the turns, or is about to
+        self.hand_back_s = HAND_BACK_S
+        """Before the first turn of the thread; a bench has it wait for longer."""
         self._handed_back_s = -inf
         self._is_closing = False
         self._has_ended = False  # but for a wait for the last messages, or for a name server
@@ -305,7 +307,7 @@ class Transport:
 
     def _serve(self) -> None:
         while not self._is_closing and self._session.error is None:
-            resume_s = self._handed_back_s + HAND_BACK_S - time.monotonic()
+            resume_s = self._handed_back_s + self.hand_back_s - time.monotonic()
             if self._consumer is not None:
                 self._rest.poll(1000 * HAND_BACK_S)
             elif resume_s <= 0 or self._rest.poll(1000 * resume_s):
