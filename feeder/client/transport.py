@@ -94,7 +94,7 @@ class Transport:
         self._sockets = threading.Lock()
         self._consumer: int | None = None  # the thread that takes the turns, or is about to
         self.hand_back_s = HAND_BACK_S
-        """Before the first turn of the thread; a bench has it wait for longer."""
+        """How long the I/O thread waits before it takes over; a bench makes it longer."""
         self._handed_back_s = -inf
         self._is_closing = False
         self._has_ended = False  # but for a wait for the last messages, or for a name server

@@ -41,7 +41,7 @@ from feeder.security.keys import ClientKeys, PublicKey, read_secret_key
 
 BEAT_S: Final = 0.5
 NICE: Final = 10
-"""Where processors are short, workers come first: while they are idle, there is time to fetch."""
+"""Where CPUs are scarce, workers come first: while they wait for data, there is time to fetch."""
 _MESSAGES_A_TURN: Final = 256
 """Of one connection; the others get their turn, too."""
 

@@ -248,8 +248,8 @@ def unlock(descriptor: int, number: int) -> None:
 
 
 def _map_locked(descriptor: int) -> mmap.mmap:
-    """Map a file to be read, kept in memory if the limit allows that (ulimit -l): to read what a
-    failing disk does not give back would be a SIGBUS."""
+    """Map a file for reading, locked in memory if ``ulimit -l`` allows it: a page that a failing
+    disk cannot read back would be a SIGBUS."""
     with contextlib.suppress(OSError):
         return mmap.mmap(descriptor, 0, mmap.MAP_SHARED | _MAP_LOCKED, mmap.PROT_READ)
     return mmap.mmap(descriptor, 0, mmap.MAP_SHARED, mmap.PROT_READ)

@@ -53,11 +53,11 @@ PIECES_MAX: Final = 8
 BLOBS_MAX: Final = 64
 """Transfers of single samples at a time: they wait for the store most of the time."""
 INDEXES_MAX: Final = 2
-"""Indexes at a time that are fetched ahead: they are small."""
+"""Indexes fetched ahead at a time: they are small."""
 ASKS_MAX: Final = 4
 """Wants for which peers are asked at a time. Each holds 16 MiB at most."""
 ASK_S: Final = 2.0
-"""For all that peers send for a Want, however many do so slowly."""
+"""For all that peers send for a Want, however many of them are slow."""
 PATIENCE_S: Final = 30.0
 
 _POSTPONED_S: Final = 0.05
@@ -218,7 +218,7 @@ class Fetcher:
         transfers = self._datasets[want.dataset]
         expected = transfers.missing_bytes(want.ranges)
         self._asked[client, want.number] = want
-        self._room.pending_bytes += expected
+        self._room.expect(expected)
         end_s = time.monotonic() + ASK_S
 
         def is_due() -> bool:

@@ -118,8 +118,8 @@ class Owned(msgspec.Struct, frozen=True, tag=True, array_like=True):
 
 
 class Serving(msgspec.Struct, frozen=True, tag=True, array_like=True):
-    """The fetcher runs. The supervisor listens for it while it does not, so that connections to it
-    can be made at any time."""
+    """The fetcher is running. A connection alone does not show that: the supervisor keeps the
+    socket listening while there is no fetcher."""
 
 
 class Here(msgspec.Struct, frozen=True, tag=True, array_like=True):

@@ -127,7 +127,7 @@ class Room:
     ) -> None:
         """``hold`` returns what makes the holdings, in the thread of ``chores``, as it takes up to
         0.1 s; ``end`` logs an exception."""
-        self.pending_bytes = 0
+        self._pending_bytes = 0
         self.is_evicting = False
         self._evictor = evictor
         self._hold = hold
@@ -144,7 +144,7 @@ class Room:
         With True, they are pending until ``settle``.
         """
         used_bytes, budget_bytes = self._usage
-        excess = used_bytes + self.pending_bytes + size - budget_bytes
+        excess = used_bytes + self._pending_bytes + size - budget_bytes
         if excess > 0:
             if self.is_evicting:
                 return False
@@ -154,12 +154,16 @@ class Room:
             if not is_wanted:
                 return False
             self._record.over_budget += 1  # a batch waits for it, and nothing else can go
-        self.pending_bytes += size
+        self.expect(size)
         return True
 
+    def expect(self, size: int) -> None:
+        """A transfer of so many bytes begins, whether or not there is room."""
+        self._pending_bytes += size
+
     def settle(self, size: int, written: int) -> None:
-        """A transfer for which ``may_take`` was asked has ended, and has written so much."""
-        self.pending_bytes -= size
+        """A transfer that was expected to write ``size`` bytes has ended, and wrote ``written``."""
+        self._pending_bytes -= size
         self._usage = self._usage._replace(used_bytes=self._usage.used_bytes + written)
 
     def is_stuck(self, now_s: float) -> bool:

@@ -57,7 +57,7 @@ class ShardFiles:
     def __init__(self, cached: CachedDataset, store: Store | None, record: StoreRecord) -> None:
         self.cached = cached
         self.guard = threading.Lock()
-        """Of counting, and of what follows."""
+        """Guards the record's counters and what follows."""
         self._store = store
         self._record = record
         self._etags: dict[int, str] = {}

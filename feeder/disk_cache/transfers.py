@@ -284,8 +284,8 @@ class Transfers:
 
 
 def _checksum(blob: memoryview) -> int:
-    """As ``checksum``, which lets go of the GIL for more than _STEP_BYTES: between eight threads
-    that costs more than it gives."""
+    """Return what ``checksum`` does, without releasing the GIL as that does above _STEP_BYTES:
+    with eight threads, handing it over costs more than it gains."""
     state = xxhash.xxh3_64()
     for start in range(0, len(blob), _STEP_BYTES):
         state.update(blob[start : start + _STEP_BYTES])

@@ -99,7 +99,7 @@ class Fetches:
         self._pins: Counter[tuple[str, int]] = Counter()
         self._outgoing: deque[NodeToFetcher] = deque()  # what the socket had no room for
         self._due_s = 0.0 if datasets else inf  # to connect, or to send more
-        self._give_up_s = time.monotonic() + PATIENCE_S  # unless the fetcher has run by then
+        self._give_up_s = time.monotonic() + PATIENCE_S  # inf while the fetcher runs
         self._hints = Hints(self._send, self._plans_of)
         self._plan = functools.lru_cache(64)(_plan_epoch)
 
@@ -167,7 +167,7 @@ class Fetches:
         self._hints.end_session(number)
 
     def run_due(self, now_s: float) -> None:
-        """Connect, and ask for all that is outstanding; or send what the socket had no room for."""
+        """Connect, or send what the socket had no room for."""
         if now_s >= self._give_up_s:
             self._fail_waiting(now_s)
         if self._channel is not None:
@@ -184,10 +184,6 @@ class Fetches:
         self._channel = Channel(end, FetcherToNode)
         self._poll_set.add(self._channel.fileno(), self._read)
         self._due_s = inf
-        self._hints.repeat()
-        for number, fetch in self._fetches.items():
-            if fetch.is_waiting:
-                self._ask(number, fetch)
 
     def close(self) -> None:
         """Close the connection and the datasets, which unpins their pieces."""
@@ -213,6 +209,13 @@ class Fetches:
         fetch.is_waiting = bool(left) or not dataset.has(fetch.sample_ids)
         return not fetch.is_waiting
 
+    def _tell_all(self) -> None:
+        """Tell a fetcher that has just begun to serve all that holds."""
+        self._hints.repeat()
+        for number, fetch in self._fetches.items():
+            if fetch.is_waiting:
+                self._ask(number, fetch)
+
     def _ask(self, number: int, fetch: _Fetch) -> None:
         # Of whole pieces, too, the samples are named: others that are damaged must not matter.
         ranges = find_runs(np.unique(fetch.sample_ids))
@@ -232,6 +235,7 @@ class Fetches:
         match message:
             case Serving():
                 self._give_up_s = inf
+                self._tell_all()
             case Here(number):
                 fetch = self._fetches.get(number)
                 if fetch is None or not fetch.is_waiting:
@@ -256,7 +260,7 @@ class Fetches:
         self.report([SamplesFetched(number, problem)], now_s)
 
     def _send(self, message: NodeToFetcher) -> None:
-        if self._channel is not None:
+        if self._give_up_s == inf:  # else it is told all of it once it runs
             self._outgoing.append(message)
             if len(self._outgoing) == 1:  # else the socket had no room a moment ago
                 self._flush(time.monotonic())

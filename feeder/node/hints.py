@@ -20,13 +20,12 @@ from feeder.session.state import Session
 
 _RANGES_MAX: Final = 4096  # of a message, to fit into a packet
 
-
 _AHEAD_PIECES: Final = 16
 """Twice as many as are transferred at a time, so that none waits for a batch to be requested. Large
 batches of many lanes need more than that for one batch each."""
 
 _AHEAD_SHARE: Final = 4
-"""Of the working set at most, one in so many bytes: it says what room there is."""
+"""At most one in so many bytes of the working set, which says how much room there is."""
 
 
 @dataclass(slots=True, eq=False)

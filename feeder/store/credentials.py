@@ -103,7 +103,8 @@ class Credentials:
         elif not self._is_over(self._found):
             self._due_s = now_s + _ASK_AGAIN_S * random.uniform(0.5, 1.5)
             _log.warning(
-                "credentials are not renewed, and used as long as they are valid: %s", self._error
+                "credentials could not be renewed; the old ones are used until they expire: %s",
+                self._error,
             )
         else:
             text = f"the credentials have expired and cannot be renewed: {self._error}"

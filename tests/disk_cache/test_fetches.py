@@ -15,6 +15,7 @@ from feeder.disk_cache.folder import DiskCache, prepare
 from feeder.disk_cache.messages import (
     Absent,
     Ahead,
+    Behind,
     FetcherToNode,
     Forget,
     Here,
@@ -247,6 +248,7 @@ def test_a_fetcher_that_was_replaced_is_asked_again(
     node.turn()
     node.fetches.run_due(time.monotonic())  # it connects again
     fetcher.accept()
+    node.turn()
     after = fetcher.told()
     assert [m for m in after if isinstance(m, Want)] == [m for m in before if isinstance(m, Want)]
     assert any(isinstance(message, Ahead) for message in after)
@@ -352,3 +354,21 @@ def test_what_is_missing_fails_once_no_fetcher_has_run_for_long(
     fetch(other, node.samples(5))
     fetcher.send(Here(last.fetch))
     assert node.wait(3)[-1] == SamplesFetched(last.fetch)
+
+
+def test_nothing_is_kept_for_a_fetcher_that_does_not_run(node: Node, fetcher: FakeFetcher) -> None:
+    fetcher.die()
+    node.turn()
+    node.fetches.run_due(time.monotonic())  # it connects, as the supervisor listens
+    for index in range(3):
+        batch, _ = node.begin(index)
+        node.fetches.let_go(batch.fetch)
+    last, _ = node.begin(3)
+    node.turn()
+    fetcher.accept()
+    assert fetcher.told() == [], "it may not come for hours"
+    node.turn()
+    told = fetcher.told()
+    assert [m.number for m in told if isinstance(m, Want)] == [last.fetch]
+    assert not any(isinstance(message, Forget | Behind) for message in told)
+    assert any(isinstance(message, Ahead) for message in told)

@@ -75,7 +75,7 @@ def test_a_refresh_that_fails_is_counted_and_keeps_the_current_ones(
     assert {service.token(60.0) for _ in range(59)} == {"1"}
     assert 7 <= service.failures <= 15  # one each minute since the refresh was due
     assert len(caplog.messages) == service.failures
-    assert "used as long as they are valid: the service is down" in caplog.text
+    assert "used until they expire: the service is down" in caplog.text
     with pytest.raises(StoreError, match=r"have expired and cannot .*: the service is down") as one:
         service.token(61.0)
     assert one.value.kind == "expired"

@@ -149,13 +149,13 @@ class RequestScheduler:
                 for number, link in self._links.items()
             ):
                 prefetch.give_up(batch.key)
-        if waiting:
+        if waiting and any(map(self._is_idle, self._windows)):
             near = {*prefetch.coming(self._near)}
             self._share_out([*takewhile(lambda batch: batch.key in near, waiting)])
-            first = waiting[0] is open_batches[0]
-            # All slots may hold batches that come after the one that the consumer waits for.
-            if first and not any(batch.requests for batch in open_batches):
-                self._choose(waiting[0], self._prefer(waiting[0]))
+        first = waiting and waiting[0] is open_batches[0]
+        # All slots may hold batches that come after the one that the consumer waits for.
+        if first and not any(batch.requests for batch in open_batches):
+            self._choose(waiting[0], self._prefer(waiting[0]))
         self.number += bool(self._wants)
         self.in_flight = len([batch for batch in open_batches if batch.requests])
         self.waits_for_room = self.in_flight < len(open_batches)
