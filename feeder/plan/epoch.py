@@ -28,10 +28,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from feeder.errors import ConfigError
+from feeder.plan.draws import DrawnLane, DrawnOrder, Draws, split_words
+from feeder.plan.lane_order import LaneOrder
 from feeder.plan.lanes import LANES_LIMIT, LaneLayout, OrderShape, resolve_shape
 from feeder.plan.permutation import MAX_SIZE, KeyedPermutations, keyed_order
 from feeder.plan.rng import Purpose, derive_key
-from feeder.plan.window import LaneOrder, Window
+from feeder.plan.window import Window
 
 MAX_SHARDS: Final = 2**20
 MAX_EPOCH: Final = 2**31 - 1
@@ -58,6 +60,9 @@ class ShardLayout:
     shards: int
     size_bytes: int = 0
     """Of all shards; 0 where it does not matter."""
+    draws: Draws | None = None
+    """Where an epoch draws samples by weight: ``samples`` is the number of its draws then, and all
+    that is said of samples in an order holds for draws."""
 
     def __post_init__(self) -> None:
         _check_range("layout", "samples", self.samples, 1, MAX_SIZE)
@@ -149,6 +154,7 @@ class EpochPlan:
         self._starts = lane_layout.starts(lane_numbers)
         self._sizes = lane_layout.sizes()
         self._whole_batches = self._sizes // self.order_batch_size  # (lanes,), those of the order
+        self._drawn = self._plan_draws()
         self._stages = _plan_stages(self._whole_batches)
         # Cache of one turn's lane order, which chunks and neighbouring batches use again.
         self._last_turn: tuple[int, NDArray[np.int64]] = (-1, np.zeros(0, dtype=np.int64))
@@ -173,10 +179,12 @@ class EpochPlan:
         """Whether batches are drawn from all of their lane, not from a window of it."""
         return self.shuffle and self._lane_order(0).is_whole
 
-    def lane_range(self, lane: int) -> tuple[int, int]:
-        """Return the first sample id of a lane, and its end."""
+    def lane_ranges(self, lane: int) -> list[tuple[int, int]]:
+        """Return what a lane is drawn from, as first sample ids and ends."""
+        if self._drawn is not None:
+            return self._drawn.lane(lane).extents()
         first = int(self._starts[lane])
-        return first, first + int(self._sizes[lane])
+        return [(first, first + int(self._sizes[lane]))]
 
     def lane(self, index: int) -> int | None:
         """Return the lane of the batch's first sample, None if that sample is a leftover.
@@ -197,6 +205,14 @@ class EpochPlan:
 
         The result ends at the last real row, so it may be shorter than ``count`` or empty. Raises
         IndexError for an index outside 0 .. batches - 1 and for negative rows.
+        """
+        words = self.words(index, first, count)
+        return words if self._drawn is None else split_words(words)[0]
+
+    def words(self, index: int, first: int = 0, count: int | None = None) -> NDArray[np.int64]:
+        """Return ``samples`` with the number of the draw of each: sample id + (draw << DRAW_SHIFT).
+
+        It is 0 unless the epoch has drawn the sample before.
         """
         valid = self.valid(index)
         if first < 0 or (count is not None and count < 0):
@@ -279,7 +295,32 @@ class EpochPlan:
         start = int(self._starts[lane])
         return [(start + begin, start + end)] if begin < end else []
 
-    def _make_lane_order(self, lane: int) -> LaneOrder:
+    def _plan_draws(self) -> DrawnOrder | None:
+        """Return the order of drawing by weight. Its leftovers are all of the last lane."""
+        draws = self.layout.draws
+        if draws is None:
+            return None
+        if not self.shuffle:
+            raise ConfigError(
+                "recipe: shuffle must be true for a selection with weights or a mix: to evaluate, "
+                "serve one without them, which has every sample once"
+            )
+        rest = self.layout.samples % self.order_batch_size
+        self._sizes = self._whole_batches * self.order_batch_size
+        self._sizes[-1] += rest
+        return DrawnOrder(
+            draws,
+            batches=self._whole_batches,
+            rest=rest,
+            order_batch_size=self.order_batch_size,
+            shape=self.shape,
+            seed=self.seed,
+            epoch=self.epoch,
+        )
+
+    def _make_lane_order(self, lane: int) -> LaneOrder | DrawnLane:
+        if self._drawn is not None:
+            return self._drawn.lane(lane)
         size = int(self._sizes[lane])
         return LaneOrder(
             first=int(self._starts[lane]),
@@ -334,6 +375,9 @@ class EpochPlan:
 
     def _find_leftovers(self, offsets: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the sample ids of the leftovers at ``offsets``."""
+        if self._drawn is not None:
+            first = int(self._whole_batches[-1]) * self.order_batch_size + int(offsets[0])
+            return self._in_lane(len(self._sizes) - 1, first, first + len(offsets))
         if self.shuffle:
             offsets = self._permute_leftovers(np.zeros_like(offsets), offsets)
         lanes = np.searchsorted(self._leftover_starts, offsets, side="right") - 1

@@ -41,6 +41,7 @@ class Purpose(enum.IntEnum):
     LEFTOVER_ORDER = 3
     SAMPLE = 4
     MIXING = 5
+    DRAWS = 6
 
 
 class Stream(enum.IntEnum):
