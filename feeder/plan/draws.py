@@ -149,8 +149,9 @@ class _Stream:
         is_cut = low < high and (high_at < stop or stop_part > 0)
         firsts, ends, sums = self._permute_blocks(low + 1, high, min(_BLOCK, piece), piece)
         begin = low_at + int(line.weights[low - line.first]) - self._border
-        self._firsts = np.concatenate([[low], firsts, [high] * is_cut])
-        self._ends = np.concatenate([[low + 1], ends, [high + 1] * is_cut])
+        cut = np.array([high], np.int64)[:is_cut]
+        self._firsts = np.concatenate([[low], firsts, cut])
+        self._ends = np.concatenate([[low + 1], ends, cut + 1])
         begins = np.cumsum(np.concatenate([[0, begin], sums]))[: len(self._firsts)]
         self._begins = begins  # where each block begins, from the lane's border
         self.progress: NDArray[np.float64] = begins / (stop + 1 - self._border)
@@ -248,7 +249,6 @@ class DrawnLane:
         ranks = np.empty_like(self._order)
         ranks[self._order] = np.arange(len(ranks))
         self._ranks = np.split(ranks, np.cumsum(blocks)[:-1])
-        self._ranges = np.concatenate([part.stream.ranges for _, part in self._there])
 
     def samples(self, start: int, stop: int) -> NDArray[np.int64]:
         """Return the words of the draws at positions start .. stop - 1 of the lane's order."""
@@ -295,7 +295,8 @@ class DrawnLane:
     def piece_ranges(self, first: int, stop: int) -> list[tuple[int, int]]:
         """Return first sample id and end of blocks first .. stop - 1, in the order in which they
         are read."""
-        return [(at, end) for at, end in self._ranges[self._order[first:stop]].tolist()]
+        ranges = np.concatenate([part.stream.ranges for _, part in self._there])
+        return [(at, end) for at, end in ranges[self._order[first:stop]].tolist()]
 
     def extents(self) -> list[tuple[int, int]]:
         """Return first sample id and end of what the lane is drawn from."""

@@ -163,7 +163,10 @@ class EpochPlan:
         leftovers = self._sizes - self._whole_batches * self.order_batch_size
         self._leftover_starts = np.cumsum(leftovers) - leftovers  # (lanes,), among all leftovers
         # Chunks and neighbouring turns use the same ones again.
-        self._lane_order = functools.lru_cache(_LANE_ORDERS_MAX)(self._make_lane_order)
+        orders = _LANE_ORDERS_MAX
+        if self._drawn is not None:  # those of all lanes take a byte for each sample
+            orders = max(orders, self.shape.lanes)
+        self._lane_order = functools.lru_cache(orders)(self._make_lane_order)
         self._permute_leftovers = KeyedPermutations(
             max(1, int(leftovers.sum())),
             np.array([derive_key(Purpose.LEFTOVER_ORDER, seed, epoch)], dtype=np.uint64),

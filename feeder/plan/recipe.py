@@ -201,7 +201,13 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
             )
 
     def plan_epoch(self, layout: ShardLayout, *, seed: int, epoch: int) -> EpochPlan:
-        """Return the batches of an epoch of a dataset; raises what ``EpochPlan`` raises."""
+        """Return the batches of an epoch of a dataset; raises what ``EpochPlan`` raises, and
+        ConfigError for an evaluation by weights."""
+        if self.split == "val" and layout.draws is not None:
+            raise ConfigError(
+                "recipe: split must be train for a selection with weights or a mix: to evaluate, "
+                "serve one without them, which has every sample once"
+            )
         return EpochPlan(
             layout,
             batch_size=self.batch_size,

@@ -9,6 +9,7 @@ extra rows most evenly over the batches. How many a component had before batch j
 Invariant: the rows of a batch add up to B; each component has ⌊B · s / T⌋ or one more.
 """
 
+import functools
 import itertools
 import math
 from collections.abc import Sequence
@@ -37,6 +38,9 @@ class Shares:
         self._step = next(
             step for step in itertools.count(total * _GOLDEN >> 32) if math.gcd(step, total) == 1
         )
+        # Chunks of a batch, and those of neighbouring turns, ask again.
+        self.rows_before = functools.lru_cache(64)(self._rows_before)
+        self.components = functools.lru_cache(16)(self._components)
         # What v mod T is where a component gets one more: one interval, or two that wrap.
         self._intervals: list[list[tuple[int, int]]] = []
         ends = itertools.accumulate(rests)
@@ -45,14 +49,14 @@ class Shares:
             split = min(first + rest, total)
             self._intervals.append([(first, split), (0, first + rest - split)])
 
-    def rows_before(self, batch: int) -> list[int]:
+    def _rows_before(self, batch: int) -> list[int]:
         """Return how many rows each component has in batches 0 .. batch - 1."""
         return [
             batch * whole + sum(self._count_hits(batch, *interval) for interval in intervals)
             for whole, intervals in zip(self._whole, self._intervals, strict=True)
         ]
 
-    def components(self, batch: int) -> NDArray[np.int64]:
+    def _components(self, batch: int) -> NDArray[np.int64]:
         """Return the component of each row of a batch, int64 (batch_size,): those of each are
         spread evenly over the batch."""
         before, after = self.rows_before(batch), self.rows_before(batch + 1)
