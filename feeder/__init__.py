@@ -1,6 +1,7 @@
 """Feeder: packs image datasets and serves ready batches to training jobs.
 
     feeder.pack_samples(samples, dst)      packs what a Python iterable gives
+    feeder.select(name, {dst: ids}, out)   writes a selection of samples of datasets
 
 docs/architecture.md draws its packages. The modules here, ``errors``, ``installation``, ``metrics``
 and ``remedies``, serve all of them; ``__main__`` is the process of the ``feeder`` command. Public
@@ -10,9 +11,11 @@ names are imported at their first use, because clients lack the libraries that p
 May import: nothing.
 """
 
-__all__ = ["PackedSamples", "__version__", "pack_samples"]
+__all__ = ["PackedSamples", "__version__", "pack_samples", "select"]
 
 __version__ = "0.1.0"
+
+_MODULES = {"select": "feeder.choose.make"}
 
 
 def __getattr__(name: str) -> object:
@@ -21,7 +24,8 @@ def __getattr__(name: str) -> object:
     from importlib import import_module
 
     try:
-        value = globals()[name] = getattr(import_module("feeder.pack.samples"), name)
+        module = import_module(_MODULES.get(name, "feeder.pack.samples"))
+        value = globals()[name] = getattr(module, name)
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] == __name__:
             raise

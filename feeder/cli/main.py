@@ -8,7 +8,18 @@ import os
 from collections.abc import Sequence
 
 from feeder import __version__
-from feeder.cli import cache, cluster, datasets, doctor, keygen, pack, preview, serve, status
+from feeder.cli import (
+    cache,
+    cluster,
+    datasets,
+    doctor,
+    keygen,
+    pack,
+    preview,
+    select,
+    serve,
+    status,
+)
 from feeder.process.child import SINGLE_THREADS
 from feeder.process.program import run_guarded
 from feeder.process.shortage import check_import_memory
@@ -16,6 +27,7 @@ from feeder.process.shortage import check_import_memory
 _COMMANDS = (
     pack.add_parser,
     datasets.add_parsers,
+    select.add_parsers,
     serve.add_parser,
     cache.add_parser,
     cluster.add_parser,

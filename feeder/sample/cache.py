@@ -205,7 +205,9 @@ class PackedRows(_Part):
         )
         super().__init__(cache, f"rows of {content} by {rows.fingerprint()}", share)
 
-    def copy_found(self, sample_ids: NDArray[np.int64], pixels: Pixels) -> NDArray[np.int64]:
+    def copy_found(
+        self, sample_ids: NDArray[np.int64], pixels: Pixels | Sequence[Pixels]
+    ) -> NDArray[np.int64]:
         """Copy cached rows into ``pixels``, n rows; return the positions of the others."""
         offsets, _ = self._find(sample_ids)
         missing = np.flatnonzero(offsets < 0)

@@ -156,10 +156,11 @@ class SampleReader:
         *,
         seed: int,
         epoch: int,
-        pixels: Pixels,
+        pixels: Pixels | Sequence[Pixels],
         labels: LabelRows,
     ) -> None:
-        """Write the samples into ``pixels`` (n, size, size, 3) and ``labels`` (n,), both in place.
+        """Write the samples into ``pixels`` (n, size, size, 3) and ``labels`` (n,), both in place;
+        ``pixels`` may be a list of rows.
 
         Pixels are int8, or of the type and shape of the recipe's packing, and C-contiguous; labels
         int64, or of the type and shape of the dataset's kind (``feeder.plan.labels``). Raises

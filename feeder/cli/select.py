@@ -1,0 +1,101 @@
+"""``feeder select`` and ``feeder diff``: which samples, and what differs between datasets."""
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from feeder.cli.options import option, perform
+from feeder.errors import ConfigError
+from feeder.process.path_text import printable
+from feeder.survey.numbers import plural
+
+if TYPE_CHECKING:
+    from feeder.choose.criteria import Criteria
+
+
+def add_parsers(subparsers: "argparse._SubParsersAction[Any]") -> None:
+    select = subparsers.add_parser(
+        "select",
+        help="choose samples of datasets, to be served like a dataset",
+        description="Write FILE, the selection NAME: those samples of the datasets DST for which "
+        "all options hold. DST may be a folder, a URL or another selection. Nothing is copied: "
+        "serve it with feeder serve --data NAME=FILE. Classes are merged by name and keep their "
+        "numbers; a sample that several DSTs have is chosen once, with the label of the last one.",
+    )
+    select.add_argument("name", metavar="NAME", help="what messages call it")
+    select.add_argument("datasets", metavar="DST", nargs="+")
+    option(select, "--out FILE", "file of the selection", type=Path, required=True)
+    classes = "only these classes, by name; @FILE has one a line"
+    option(select, "--classes A,B|@FILE", classes)
+    option(select, "--exclude-classes A,B|@FILE", "none of these classes")
+    listed = (
+        "only the samples that FILE lists: names as feeder names prints them, one a line, or ids "
+        "in a .npy file, (n,) or, of several DSTs, (n, 2): position of the DST, from 0, and id"
+    )
+    option(select, "--list FILE", listed, dest="listed")
+    option(select, "--exclude-list FILE", "none of the samples that FILE lists", dest="excluded")
+    fraction = (
+        "the share F of the names, by their hash: it stays the same when samples are added, and a "
+        "larger share has all of a smaller one"
+    )
+    option(select, "--fraction F", fraction)
+    option(select, "--fraction-seed N", "another share (default 0)", type=int, default=0)
+    option(
+        select,
+        "--relabel CSV",
+        "classes of samples, before the choice by class: lines name,class; others keep theirs",
+    )
+    option(
+        select,
+        "--where EXPR",
+        'a condition on width, height, bytes and flags, e.g. "width >= 64 and not cmyk"',
+    )
+    select.set_defaults(run=run_select)
+
+
+def run_select(arguments: argparse.Namespace) -> int:
+    from feeder.choose.make import make_selection
+
+    name, out = arguments.name, arguments.out
+    if not name.isprintable() or not 1 <= len(name) <= 128:
+        raise ConfigError(f"the name {printable(name)!r} must have 1 .. 128 printable characters")
+    criteria = _read_criteria(arguments)
+    options = {
+        key: str(value)
+        for key, value in vars(arguments).items()
+        if value is not None and key not in ("command", "run", "name", "datasets", "out")
+    }
+    chosen = perform(
+        lambda _: make_selection(name, arguments.datasets, criteria, out, options),
+        lambda signal: f" by {signal}: nothing was written",
+    )
+    total = sum(member.samples for member in chosen.members)
+    print(f"chose {chosen.samples:,} of {plural(total, 'sample')} into {out}")
+    for member in chosen.members:
+        print(f"  {printable(member.name)}: {member.chosen:,} of {member.samples:,}")
+    print(f"  {chosen.labels.describe(chosen.classes)}, content fingerprint {chosen.content}")
+    return 0
+
+
+def _read_criteria(arguments: argparse.Namespace) -> "Criteria":
+    from feeder.choose.criteria import (
+        Criteria,
+        read_class_names,
+        read_fraction,
+        read_list,
+        read_relabelling,
+    )
+    from feeder.choose.where import parse_where
+
+    given, count = arguments, len(dict.fromkeys(arguments.datasets))
+    relabel, excluded = given.relabel, given.exclude_classes
+    return Criteria(
+        classes=given.classes and read_class_names("--classes", given.classes),
+        exclude_classes=read_class_names("--exclude-classes", excluded) if excluded else (),
+        listed=given.listed and read_list("--list", given.listed, count),
+        excluded=given.excluded and read_list("--exclude-list", given.excluded, count),
+        fraction=given.fraction and read_fraction(given.fraction, given.fraction_seed),
+        where=parse_where(given.where) if given.where is not None else None,
+        relabel=read_relabelling(relabel) if relabel else {},
+        relabel_where=f"--relabel {relabel}" if relabel else "",
+    )

@@ -1,0 +1,362 @@
+"""A selection: a file that names samples of one or several datasets, and is served like a dataset.
+
+    at 0   MAGIC (8 bytes), VERSION and bytes of the header (4 each), checksum (8): XXH3 with 64
+           bits of all other bytes of the file
+    at 24  header: the canonical JSON of SelectionHeader
+    then   its tables, little-endian, each at the next multiple of 64; zeros between them
+             sources  int64 (n,): member << 48 | sample id in the member
+             labels   int32 (n,): class, only where labels are not those of the members
+
+A row's number is the sample's id in the selection. Rows of a member are in the order of its ids,
+and members are merged in proportion: row k of a member with n of them sorts at (2k + 1) / 2n, ties
+by member. As packing has shuffled every member, each range of rows is a fair sample of all, and
+lies within one span of each member's order.
+
+Classes are merged by name: those of the first member in its order, then those of the second that
+are new, and so on. A class keeps its number in the merged classes even if no sample of it is left,
+so that a part of a dataset has the labels of the dataset.
+
+``content`` is BLAKE2b with 128 bits of the members' content fingerprints, classes, labels, and all
+tables. It identifies a selection as the content fingerprint does a dataset: names, hints, options
+and times are no part of it.
+
+Tables are mapped read-only: opening 14 million samples reads 112 MB once, and makes no object for a
+sample. Invariant: what ``Selection.open`` returns is whole, and each row is a sample of its member.
+"""
+
+import hashlib
+import json
+import mmap
+import os
+import struct
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Annotated, Any, Final, NamedTuple, Self
+
+import msgspec
+import numpy as np
+import xxhash
+from msgspec import Meta
+from numpy.typing import NDArray
+
+from feeder.dataset.manifest import canonical_json
+from feeder.errors import ConfigError, DatasetError
+from feeder.plan.epoch import ShardLayout
+from feeder.plan.labels import INDEX_LABELS, LabelRows, LabelSpec
+from feeder.process.path_text import printable
+from feeder.process.regular_file import open_regular_file
+
+MAGIC: Final = b"FEEDSLCT"
+VERSION: Final = 1
+MEMBERS_MAX: Final = 1024
+SAMPLES_MAX: Final = 2**31 - 1  # twice the product of two such numbers fits into an int64
+
+PREAMBLE: Final = struct.Struct("<8sIIQ")
+CHECKSUM_BYTES: Final = 8
+_HEADER_BYTES_MAX: Final = 256 << 20
+_ALIGNMENT_BYTES: Final = 64
+ID_BITS: Final = 48
+_ID_MASK: Final = 2**ID_BITS - 1
+_CHECKED_ROWS: Final = 1 << 20  # at a time, to bound the memory of checks
+DTYPES: Final = {"sources": "<i8", "labels": "<i4"}
+_REMEDY: Final = "restore it or make it again (feeder select)"
+
+Count = Annotated[int, Meta(ge=1, lt=2**48)]
+Fingerprint = Annotated[str, Meta(pattern=r"^[0-9a-f]{32}\Z")]
+
+
+class Member(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A dataset that a selection has samples of."""
+
+    name: str
+    """What its folder or URL is called, for messages."""
+    content: Fingerprint
+    """The content fingerprint of its manifest, by which it is found."""
+    samples: Count
+    """All of its samples."""
+    chosen: Count
+    """How many of them the selection has."""
+    size_bytes: Annotated[int, Meta(ge=0, lt=2**62)]
+    """Of its shards."""
+    classes: tuple[str, ...]
+    labels: LabelSpec = INDEX_LABELS
+    hint: str = ""
+    """Where it was: a path, relative to the selection's folder, or a URL."""
+
+
+class Table(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A table of the file, one value a row."""
+
+    name: str
+    dtype: str
+
+
+class SelectionHeader(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What the file says before its tables."""
+
+    name: str
+    samples: Annotated[int, Meta(ge=1, le=SAMPLES_MAX)]
+    classes: tuple[str, ...]
+    labels: LabelSpec = INDEX_LABELS
+    members: Annotated[tuple[Member, ...], Meta(min_length=1, max_length=MEMBERS_MAX)]
+    tables: tuple[Table, ...]
+    options: dict[str, str] = {}
+    """How it was made, for people."""
+    content: Fingerprint
+
+    @property
+    def size_bytes(self) -> int:
+        """The selection's part of its members' bytes."""
+        return sum(m.size_bytes * m.chosen // m.samples for m in self.members)
+
+
+class Group(NamedTuple):
+    """The rows of a batch that are samples of one member."""
+
+    member: int
+    sample_ids: NDArray[np.int64]
+    """Those of the member, (n,)."""
+    rows: NDArray[np.int64]
+    """Their positions in the batch, (n,), ascending."""
+
+
+class Selection:
+    """An open selection, for any thread."""
+
+    def __init__(self, header: SelectionHeader, memory: memoryview, at: int, where: str) -> None:
+        """``memory`` is the whole file, whose tables begin at ``at``; see ``parse``."""
+        self.header = header
+        self.memory = memory
+        self.where = where
+        self.name = header.name
+        self.content = header.content
+        self.classes = header.classes
+        self.labels = header.labels
+        self.members = header.members
+        self.layout = ShardLayout(samples=header.samples, shards=1, size_bytes=header.size_bytes)
+        tables: dict[str, NDArray[Any]] = {}
+        for table in header.tables:
+            tables[table.name] = np.frombuffer(memory, table.dtype, header.samples, at)
+            at = aligned(at + tables[table.name].nbytes)
+        self.sources: NDArray[np.int64] = tables["sources"]
+        self.own_labels: NDArray[np.int32] | None = tables.get("labels")
+        numbers = {name: number for number, name in enumerate(self.classes)}
+        self._class_maps = [
+            np.array([numbers[name] for name in member.classes], np.int64)
+            for member in self.members
+        ]
+
+    @classmethod
+    def open(cls, path: str | Path, *, content: str | None = None) -> Self:
+        """Map the file and check all of it.
+
+        Raises DatasetError if it is missing, damaged, of another version, or not the one of this
+        ``content``.
+        """
+        where = str(path)
+        try:
+            with open_regular_file(path) as file:
+                size_bytes = os.fstat(file.fileno()).st_size
+                mapped = mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ) if size_bytes else b""
+        except OSError as error:
+            raise DatasetError(f"the selection {where} cannot be read: {error.strerror}") from error
+        selection = cls.parse(memoryview(mapped), where)
+        selection._check()
+        if content not in (None, selection.content):
+            raise DatasetError(
+                f"{where} is another selection than the one that is served: its fingerprint is "
+                f"{selection.content}, it was {content}; restore the old one or restart the daemon"
+            )
+        return selection
+
+    @classmethod
+    def parse(cls, memory: memoryview, where: str) -> Self:
+        """Return the selection in ``memory``, whose rows ``open`` has checked. DatasetError."""
+        if len(memory) < PREAMBLE.size or bytes(memory[: len(MAGIC)]) != MAGIC:
+            raise DatasetError(f"{where} is not a selection, or is truncated: {_REMEDY}")
+        _, version, header_bytes, _ = PREAMBLE.unpack_from(memory)
+        if version != VERSION:
+            remedy = "upgrade feeder" if version > VERSION else "make it again (feeder select)"
+            raise DatasetError(
+                f"{where} is of selection format version {version}, this feeder reads {VERSION}: "
+                f"{remedy}"
+            )
+        end = PREAMBLE.size + header_bytes
+        if header_bytes > _HEADER_BYTES_MAX or end > len(memory):
+            raise DatasetError(f"{where} is truncated: {_REMEDY}")
+        try:
+            fields = json.loads(bytes(memory[PREAMBLE.size : end]))
+            header = msgspec.convert(fields, SelectionHeader)
+            _check_header(header, len(memory), end)
+        # msgspec's and json's errors are ValueErrors; ConfigError is of LabelSpec
+        except (ValueError, RecursionError, ConfigError) as error:
+            reason = printable(str(error).partition("\n")[0][:200]) or type(error).__name__
+            raise DatasetError(f"{where} is damaged ({reason}): {_REMEDY}") from None
+        return cls(header, memory, aligned(end), where)
+
+    def _check(self) -> None:
+        """Compare the checksum, and every row with its member."""
+        stored = PREAMBLE.unpack_from(self.memory)[3]
+        if stored != _checksum(self.memory):
+            raise DatasetError(f"{self.where} is damaged (its checksum does not match): {_REMEDY}")
+        last = np.full(len(self.members), -1, np.int64)
+        counts = np.zeros(len(self.members), np.int64)
+        for first in range(0, self.layout.samples, _CHECKED_ROWS):
+            part = self.sources[first : first + _CHECKED_ROWS]
+            members, ids = part >> ID_BITS, part & _ID_MASK
+            if part.min() < 0 or members.max() >= len(self.members):
+                raise self._inconsistent()
+            for number in np.unique(members).tolist():
+                own = ids[members == number]
+                if own[0] <= last[number] or (np.diff(own) <= 0).any():
+                    raise self._inconsistent()
+                last[number], counts[number] = own[-1], counts[number] + len(own)
+            labels = self.own_labels
+            if labels is not None:
+                given = labels[first : first + _CHECKED_ROWS]
+                if given.min() < 0 or given.max() >= len(self.classes):
+                    raise self._inconsistent()
+        for number, member in enumerate(self.members):
+            if last[number] >= member.samples or counts[number] != member.chosen:
+                raise self._inconsistent()
+
+    def _inconsistent(self) -> DatasetError:
+        return DatasetError(
+            f"{self.where} is damaged (a row is no sample of its datasets): {_REMEDY}"
+        )
+
+    def compute_content(self) -> str:
+        """Return the fingerprint of what the tables hold, which ``content`` must be."""
+        tables = {"sources": self.sources, "labels": self.own_labels}
+        return fingerprint_tables(self.header, [tables[table.name] for table in self.header.tables])
+
+    def locate(self, ids: NDArray[np.int64]) -> list[Group]:
+        """Return the members' samples of the ids (n,), grouped by member, members ascending.
+
+        Raises IndexError for an id outside 0 .. samples - 1.
+        """
+        outside = (ids < 0) | (ids >= self.layout.samples)
+        if outside.any():
+            first = int(ids[outside][0])
+            last = self.layout.samples - 1
+            raise IndexError(f"sample {first} is outside this selection's 0 .. {last}")
+        sources = self.sources[ids]
+        members = sources >> ID_BITS
+        sources &= _ID_MASK
+        groups = []
+        for number in np.unique(members).tolist():
+            rows = np.flatnonzero(members == number)
+            groups.append(Group(number, sources[rows], rows))
+        return groups
+
+    def rows_of(self, member: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Return the rows of a member's samples, ascending, and their ids in it, both (n,)."""
+        rows = np.flatnonzero(self.sources >> ID_BITS == member)
+        return rows, self.sources[rows] & _ID_MASK
+
+    def spans(self, first: int, end: int) -> list[tuple[int, int, int]]:
+        """Return the part of each member's order that rows first .. end - 1 lie in: member, first
+        sample id and end. Members without such a row are left out."""
+        return [
+            (group.member, int(group.sample_ids[0]), int(group.sample_ids[-1]) + 1)
+            for group in self.locate(np.arange(first, end))
+        ]
+
+    def take_labels(
+        self, ids: NDArray[np.int64], group: Group, labels: LabelRows, out: LabelRows
+    ) -> None:
+        """Write into rows ``group.rows`` of ``out`` the labels of a group of ``locate(ids)``.
+
+        ``labels`` are those that the member has, (n, *its row_shape).
+        """
+        if self.own_labels is not None:
+            out[group.rows] = self.own_labels[ids[group.rows]]
+        elif self.labels.kind == "index":
+            out[group.rows] = self._class_maps[group.member][labels]
+        elif self.labels.kind == "multi":
+            merged = np.zeros((len(labels), self.labels.width), labels.dtype)
+            merged[:, self._class_maps[group.member]] = labels
+            out[group.rows] = merged
+        else:
+            out[group.rows] = labels
+
+
+def is_selection(path: str | Path) -> bool:
+    """Return whether there is a file at ``path`` that begins as a selection does."""
+    with suppress(OSError), open_regular_file(path) as file:
+        return file.read(len(MAGIC)) == MAGIC
+    return False
+
+
+def merge_labels(specs: Mapping[str, LabelSpec], classes: Sequence[str]) -> LabelSpec:
+    """Return the labels of a selection of datasets, which are given by name in messages.
+
+    ``classes`` are the merged ones. Raises ConfigError where kinds or widths differ.
+    """
+    (first, wanted), *others = specs.items()
+    for name, spec in others:
+        if spec.kind != wanted.kind or (spec.kind == "float" and spec.width != wanted.width):
+            texts = [_describe(each) for each in (wanted, spec)]
+            raise ConfigError(
+                f"{first} and {name} have different labels, {texts[0]} and {texts[1]}: select from "
+                "datasets with labels of one kind"
+            )
+    return LabelSpec(kind="multi", width=len(classes)) if wanted.kind == "multi" else wanted
+
+
+def _describe(labels: LabelSpec) -> str:
+    return f"{labels.width} floats" if labels.kind == "float" else labels.kind
+
+
+def fingerprint_tables(header: SelectionHeader, tables: Iterable[NDArray[Any] | None]) -> str:
+    description = {
+        "classes": header.classes,
+        "labels": msgspec.to_builtins(header.labels),
+        "members": [member.content for member in header.members],
+        "samples": header.samples,
+        "tables": msgspec.to_builtins(header.tables),
+    }
+    content = hashlib.blake2b(canonical_json(description), digest_size=16)
+    for table in tables:
+        if table is not None:
+            content.update(table.view(np.uint8).data)
+    return content.hexdigest()
+
+
+def _check_header(header: SelectionHeader, file_bytes: int, end: int) -> None:
+    """Raise ValueError, with the reason as a clause, for a header that contradicts itself."""
+    members, names = header.members, [table.name for table in header.tables]
+    if "sources" not in names or len({*names}) < len(names):
+        raise ValueError("its tables are not those of a selection")
+    for table in header.tables:
+        if DTYPES.get(table.name) != table.dtype:
+            raise ValueError(f"it has a table {table.name!r} that this feeder does not know")
+    for member in members:
+        if member.chosen > member.samples:
+            raise ValueError(f"it counts {member.chosen} of {member.samples} samples of a dataset")
+        contradiction = member.labels.find_contradiction(len(member.classes))
+        if contradiction is not None:
+            raise ValueError(contradiction)
+    known = {*header.classes}
+    if len(known) < len(header.classes) or any(not known.issuperset(m.classes) for m in members):
+        raise ValueError("its classes are not those of its datasets")
+    specs = {f"{number}": member.labels for number, member in enumerate(members)}
+    if merge_labels(specs, header.classes) != header.labels:
+        raise ValueError("its labels are not those of its datasets")
+    if "labels" in names and header.labels.kind != "index":
+        raise ValueError("its samples have labels of their own, which are not of kind index")
+    for table in header.tables:
+        end = aligned(end) + header.samples * np.dtype(table.dtype).itemsize
+    if end != file_bytes:
+        raise ValueError(f"it has {file_bytes} bytes, it should have {end}")
+
+
+def _checksum(memory: memoryview) -> int:
+    state = xxhash.xxh3_64(memory[: PREAMBLE.size - CHECKSUM_BYTES])
+    state.update(memory[PREAMBLE.size :])
+    return state.intdigest()
+
+
+def aligned(at: int) -> int:
+    return -(-at // _ALIGNMENT_BYTES) * _ALIGNMENT_BYTES
