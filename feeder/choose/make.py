@@ -20,7 +20,16 @@ from numpy.typing import ArrayLike, NDArray
 
 from feeder.choose.criteria import Criteria, SampleList
 from feeder.choose.members import check_member, find_member
-from feeder.choose.narrow import FROM_MEMBER, Input, Narrowing
+from feeder.choose.narrow import FROM_MEMBER, Input, Narrowing, read_names
+from feeder.choose.weights import (
+    WeightFile,
+    Weighting,
+    balance_classes,
+    find_shares,
+    to_integers,
+    weights_by_class,
+    weights_by_name,
+)
 from feeder.dataset.files import Location, local_folder, parse_location
 from feeder.dataset.opened import Dataset
 from feeder.dataset.selection import (
@@ -31,7 +40,7 @@ from feeder.dataset.selection import (
     is_selection,
     merge_labels,
 )
-from feeder.dataset.selection_writer import encode_selection, merge_classes
+from feeder.dataset.selection_writer import DrawTables, encode_selection, merge_classes
 from feeder.errors import ConfigError
 from feeder.plan.labels import LabelSpec
 from feeder.process.output_file import explain_write_errors, replace_file
@@ -51,6 +60,7 @@ class Chosen:
     members: tuple[Member, ...]
     classes: int
     labels: LabelSpec
+    epoch_samples: int
 
 
 @dataclass(slots=True, eq=False)
@@ -105,14 +115,20 @@ def select(
 
 
 def make_selection(
-    name: str, texts: Sequence[str], criteria: Criteria, out: Path, options: Mapping[str, str]
+    name: str,
+    texts: Sequence[str],
+    criteria: Criteria,
+    out: Path,
+    options: Mapping[str, str],
+    weighting: Weighting | None = None,
 ) -> Chosen:
-    """Write what ``criteria`` choose of the DSTs to ``out``; ``options`` are kept for people.
+    """Write what ``criteria`` choose of the DSTs to ``out``, drawn by ``weighting``; ``options``
+    are kept for people.
 
     Raises ConfigError for what the datasets do not have and where nothing is chosen.
     """
     with _open_all(texts) as sources:
-        return _write(name, sources, criteria, out, options)
+        return _write(name, sources, criteria, out, options, weighting)
 
 
 @contextlib.contextmanager
@@ -136,6 +152,11 @@ def _open_all(texts: Sequence[str]) -> Iterator[_Sources]:
                 parts[text] = open_dataset(location)
                 continue
             selection = parts[text] = Selection.open(folder)
+            if selection.layout.draws is not None:
+                raise ConfigError(
+                    f"{text} is drawn by weight, which a selection of it would lose: select from "
+                    "its datasets, with the same options"
+                )
             for member in selection.members:
                 if member.content not in inputs:
                     opened = open_dataset(find_member(selection, member))
@@ -152,7 +173,12 @@ def _open_all(texts: Sequence[str]) -> Iterator[_Sources]:
 
 
 def _write(
-    name: str, sources: _Sources, criteria: Criteria, out: Path, options: Mapping[str, str]
+    name: str,
+    sources: _Sources,
+    criteria: Criteria,
+    out: Path,
+    options: Mapping[str, str],
+    weighting: Weighting | None = None,
 ) -> Chosen:
     """Apply the criteria and write the file."""
     if out.exists() and not is_selection(out):
@@ -183,8 +209,18 @@ def _write(
     members = [
         _describe(given, len(chosen), out) for given, chosen in zip(inputs, ids, strict=True)
     ]
+    draws = None
+    if weighting is not None:
+        draws = _weigh(sources, weighting, ids, merged)
     parts = encode_selection(
-        name, members, ids, classes=merged, labels=labels, own_labels=own, options=options
+        name,
+        members,
+        ids,
+        classes=merged,
+        labels=labels,
+        own_labels=own,
+        draws=draws,
+        options=options,
     )
     remedy = "choose another --out, or make room"
     with explain_write_errors(str(out), remedy), stop_signals_blocked(), replace_file(out) as file:
@@ -197,7 +233,119 @@ def _write(
         members=tuple(members),
         classes=len(merged),
         labels=labels,
+        epoch_samples=written.layout.samples,
     )
+
+
+def _weigh(
+    sources: _Sources,
+    weighting: Weighting,
+    ids: Sequence[NDArray[np.int64]],
+    classes: Sequence[str],
+) -> DrawTables:
+    """Return how often the chosen samples are drawn; ``ids`` are those of each input."""
+    inputs = list(sources.inputs.values())
+    ends = np.cumsum([len(own) for own in ids])
+
+    def find_labels(where: str) -> NDArray[np.int32]:
+        if sources.labels.kind != "index":
+            raise ConfigError(
+                f"{where}: samples with labels of kind {sources.labels.kind} have not one class "
+                "each: give weights by name"
+            )
+        return np.concatenate(
+            [_own_labels(given, own, classes) for given, own in zip(inputs, ids, strict=True)]
+        )
+
+    def weigh(file: WeightFile) -> NDArray[np.float64]:
+        if file.values is not None:
+            file, values = _sort_values(sources, file, classes)
+            if values is not None:
+                return np.concatenate(
+                    [
+                        values[given.dataset.content][own]
+                        for given, own in zip(inputs, ids, strict=True)
+                    ]
+                )
+        if file.classes is not None:
+            return weights_by_class(file, find_labels(file.where), classes)
+        return weights_by_name(
+            file,
+            (
+                names
+                for given, own in zip(inputs, ids, strict=True)
+                for names in read_names(given, own)
+            ),
+        )
+
+    columns = [to_integers(file.where, weigh(file)) for file in weighting.columns.values()]
+    components: list[NDArray[np.int64]] | None = None
+    shares = [1]
+    if weighting.mix is not None:
+        shares = find_shares(weighting.mix, list(sources.parts))
+        components = _find_components(sources, ids)
+    if weighting.balance is not None:
+        where, labels = f"--balance {weighting.balance}", find_labels("--balance")
+        columns = [to_integers(where, balance_classes(labels, weighting.balance))]
+    if not columns:
+        columns = [np.ones(int(ends[-1]), np.uint32)]
+    return DrawTables(
+        epoch_samples=weighting.epoch_samples or int(ends[-1]),
+        epochs=tuple(weighting.columns) or (0,),
+        columns=[np.split(column, ends[:-1]) for column in columns],
+        shares=shares,
+        components=components,
+    )
+
+
+def _sort_values(
+    sources: _Sources, file: WeightFile, classes: Sequence[str]
+) -> tuple[WeightFile, dict[str, NDArray[np.float64]] | None]:
+    """Return what the values of a file belong to: classes, or all samples of the DSTs in turn.
+
+    The latter by the content of their datasets.
+    """
+    values, samples = file.values, sum(part.samples for part in sources.parts.values())
+    assert values is not None, "the file is an array"
+    if len(values) not in (samples, len(classes)) or samples == len(classes):
+        which = "either, as these are equally many" if samples == len(classes) else "neither"
+        raise ConfigError(
+            f"{file.where}: it has {len(values)} weights, for {samples} samples of all DSTs or "
+            f"{len(classes)} classes: {which}; a CSV file says which"
+        )
+    if len(values) == len(classes):
+        by_name = dict(zip(classes, values.tolist(), strict=True))
+        return WeightFile(where=file.where, classes=by_name), None
+    sorted_values = {content: np.zeros(len(i.mask)) for content, i in sources.inputs.items()}
+    first = 0
+    for part in sources.parts.values():
+        own = values[first : first + part.samples]
+        if isinstance(part, Dataset):
+            sorted_values[part.content][:] = own
+        else:
+            for number, member in enumerate(part.members):
+                rows, ids = part.rows_of(number)
+                sorted_values[member.content][ids] = own[rows]
+        first += part.samples
+    return file, sorted_values
+
+
+def _find_components(
+    sources: _Sources, ids: Sequence[NDArray[np.int64]]
+) -> list[NDArray[np.int64]]:
+    """Return the position of the DST that each of the ``ids`` of each input comes from."""
+    places = {content: np.full(len(i.mask), -1) for content, i in sources.inputs.items()}
+    for place, (text, part) in enumerate(sources.parts.items()):
+        for given, own, _ in sources.rows(part):
+            known = places[given.dataset.content]
+            if (known[own] >= 0).any():
+                other = list(sources.parts)[int(known[own].max())]
+                raise ConfigError(
+                    f"--mix: {text} and {other} have samples in common: which share they belong to "
+                    "is open; select without them first (--exclude-list)"
+                )
+            known[own] = place
+    return [known[own] for known, own in zip(places.values(), ids, strict=True)]
 
 
 def _describe(given: Input, chosen: int, out: Path) -> Member:

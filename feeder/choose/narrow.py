@@ -4,7 +4,7 @@ Shards without a chosen sample are not read, and neither is any where no criteri
 """
 
 import heapq
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -180,6 +180,16 @@ def _named(criteria: Criteria) -> list[tuple[str, Sequence[bytes]]]:
     lists = [given for given in (criteria.listed, criteria.excluded) if given is not None]
     named = [(samples.where, [*samples.names]) for samples in lists]
     return [*named, (criteria.relabel_where, [*criteria.relabel])]
+
+
+def read_names(given: Input, ids: NDArray[np.int64]) -> Iterator[list[bytes]]:
+    """Yield the names of samples (n,) of an input, ascending, shard after shard."""
+    layout = given.dataset.layout
+    for shard in range(layout.shards):
+        rows = layout.rows(shard)
+        own = ids[slice(*np.searchsorted(ids, [rows.start, rows.stop]))] - rows.start
+        if len(own):
+            yield _names_at(given.dataset.open_shard(shard).prove_index(), own)
 
 
 def _names_at(index: ShardIndex, rows: NDArray[np.int64]) -> list[bytes]:

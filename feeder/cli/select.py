@@ -50,29 +50,46 @@ def add_parsers(subparsers: "argparse._SubParsersAction[Any]") -> None:
         "--where EXPR",
         'a condition on width, height, bytes and flags, e.g. "width >= 64 and not cmyk"',
     )
+    weights = (
+        "how often an epoch draws each sample: CSV lines name,weight or class,weight, under that "
+        "header, or a .npy file with one weight for each sample of the DSTs, or for each class; "
+        "EPOCH=FILE holds from that epoch on, and may be given several times"
+    )
+    option(select, "--weights [EPOCH=]FILE", weights, action="append", default=[])
+    balance = "draw all classes equally often, or as often as the root of their sizes"
+    option(select, "--balance", balance, choices=("classes", "sqrt"))
+    mix = "share of a DST in every batch, for each of them, as in --mix a=0.7 --mix b=0.3"
+    option(select, "--mix DST=SHARE", mix, action="append", default=[])
+    epoch_samples = "draws of an epoch (default: as many as samples)"
+    option(select, "--epoch-samples N", epoch_samples, type=int)
     select.set_defaults(run=run_select)
 
 
 def run_select(arguments: argparse.Namespace) -> int:
     from feeder.choose.make import make_selection
+    from feeder.choose.weights import read_weighting
 
     name, out = arguments.name, arguments.out
     if not name.isprintable() or not 1 <= len(name) <= 128:
         raise ConfigError(f"the name {printable(name)!r} must have 1 .. 128 printable characters")
     criteria = _read_criteria(arguments)
+    given = arguments
+    weighting = read_weighting(given.weights, given.balance, given.mix, given.epoch_samples)
     options = {
         key: str(value)
         for key, value in vars(arguments).items()
-        if value is not None and key not in ("command", "run", "name", "datasets", "out")
+        if value not in (None, []) and key not in ("command", "run", "name", "datasets", "out")
     }
     chosen = perform(
-        lambda _: make_selection(name, arguments.datasets, criteria, out, options),
+        lambda _: make_selection(name, arguments.datasets, criteria, out, options, weighting),
         lambda signal: f" by {signal}: nothing was written",
     )
     total = sum(member.samples for member in chosen.members)
     print(f"chose {chosen.samples:,} of {plural(total, 'sample')} into {out}")
     for member in chosen.members:
         print(f"  {printable(member.name)}: {member.chosen:,} of {member.samples:,}")
+    if weighting is not None:
+        print(f"  {chosen.epoch_samples:,} draws an epoch")
     print(f"  {chosen.labels.describe(chosen.classes)}, content fingerprint {chosen.content}")
     return 0
 

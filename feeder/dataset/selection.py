@@ -6,11 +6,14 @@
     then   its tables, little-endian, each at the next multiple of 64; zeros between them
              sources  int64 (n,): member << 48 | sample id in the member
              labels   int32 (n,): class, only where labels are not those of the members
+             weights-0, …  uint32 (n,): only where samples are drawn by weight, a table for each
+                      range of epochs (``Drawing``)
 
 A row's number is the sample's id in the selection. Rows of a member are in the order of its ids,
 and members are merged in proportion: row k of a member with n of them sorts at (2k + 1) / 2n, ties
 by member. As packing has shuffled every member, each range of rows is a fair sample of all, and
-lies within one span of each member's order.
+lies within one span of each member's order. The components of a mix come one after the other, each
+so merged.
 
 Classes are merged by name: those of the first member in its order, then those of the second that
 are new, and so on. A class keeps its number in the merged classes even if no sample of it is left,
@@ -25,6 +28,7 @@ sample. Invariant: what ``Selection.open`` returns is whole, and each row is a s
 """
 
 import hashlib
+import itertools
 import json
 import mmap
 import os
@@ -42,8 +46,10 @@ from numpy.typing import NDArray
 
 from feeder.dataset.manifest import canonical_json
 from feeder.errors import ConfigError, DatasetError
-from feeder.plan.epoch import ShardLayout
+from feeder.plan.draws import DRAWS_MAX, WEIGHTED_SAMPLES_MAX, Component, Draws
+from feeder.plan.epoch import MAX_EPOCH, ShardLayout
 from feeder.plan.labels import INDEX_LABELS, LabelRows, LabelSpec
+from feeder.plan.lanes import piece_samples
 from feeder.process.path_text import printable
 from feeder.process.regular_file import open_regular_file
 
@@ -59,7 +65,7 @@ _ALIGNMENT_BYTES: Final = 64
 ID_BITS: Final = 48
 _ID_MASK: Final = 2**ID_BITS - 1
 _CHECKED_ROWS: Final = 1 << 20  # at a time, to bound the memory of checks
-DTYPES: Final = {"sources": "<i8", "labels": "<i4"}
+_DTYPES: Final = {"sources": "<i8", "labels": "<i4"}
 _REMEDY: Final = "restore it or make it again (feeder select)"
 
 Count = Annotated[int, Meta(ge=1, lt=2**48)]
@@ -92,6 +98,19 @@ class Table(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     dtype: str
 
 
+class Drawing(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How an epoch draws samples, by the tables of weights (``feeder.plan.draws``)."""
+
+    epoch_samples: Annotated[int, Meta(ge=1, le=DRAWS_MAX)]
+    """Draws of an epoch."""
+    epochs: Annotated[tuple[Annotated[int, Meta(ge=0, le=MAX_EPOCH)], ...], Meta(max_length=1024)]
+    """The epochs from which each table of weights holds."""
+    components: Annotated[
+        tuple[tuple[int, int, int], ...], Meta(min_length=1, max_length=MEMBERS_MAX)
+    ]
+    """First row, end and share of each component."""
+
+
 class SelectionHeader(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What the file says before its tables."""
 
@@ -101,6 +120,7 @@ class SelectionHeader(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     labels: LabelSpec = INDEX_LABELS
     members: Annotated[tuple[Member, ...], Meta(min_length=1, max_length=MEMBERS_MAX)]
     tables: tuple[Table, ...]
+    draws: Drawing | None = None
     options: dict[str, str] = {}
     """How it was made, for people."""
     content: Fingerprint
@@ -134,13 +154,24 @@ class Selection:
         self.classes = header.classes
         self.labels = header.labels
         self.members = header.members
-        self.layout = ShardLayout(samples=header.samples, shards=1, size_bytes=header.size_bytes)
-        tables: dict[str, NDArray[Any]] = {}
+        self.samples = header.samples
+        """Rows, which sample ids are below; ``layout`` counts draws where there are weights."""
+        self._tables = tables = dict[str, NDArray[Any]]()
         for table in header.tables:
             tables[table.name] = np.frombuffer(memory, table.dtype, header.samples, at)
             at = aligned(at + tables[table.name].nbytes)
         self.sources: NDArray[np.int64] = tables["sources"]
         self.own_labels: NDArray[np.int32] | None = tables.get("labels")
+        size_bytes, draws, count = header.size_bytes, None, header.samples
+        if header.draws is not None:
+            count = header.draws.epoch_samples
+            draws = Draws(
+                weights=[tables[f"weights-{n}"] for n in range(len(header.draws.epochs))],
+                epochs=header.draws.epochs,
+                components=tuple(Component(*part) for part in header.draws.components),
+                piece=piece_samples(header.samples, size_bytes),
+            )
+        self.layout = ShardLayout(samples=count, shards=1, size_bytes=size_bytes, draws=draws)
         numbers = {name: number for number, name in enumerate(self.classes)}
         self._class_maps = [
             np.array([numbers[name] for name in member.classes], np.int64)
@@ -200,10 +231,23 @@ class Selection:
         stored = PREAMBLE.unpack_from(self.memory)[3]
         if stored != _checksum(self.memory):
             raise DatasetError(f"{self.where} is damaged (its checksum does not match): {_REMEDY}")
-        last = np.full(len(self.members), -1, np.int64)
         counts = np.zeros(len(self.members), np.int64)
-        for first in range(0, self.layout.samples, _CHECKED_ROWS):
-            part = self.sources[first : first + _CHECKED_ROWS]
+        components = [(0, self.samples, 1)]
+        if self.header.draws is not None:
+            components = [*self.header.draws.components]
+        for first, end, _ in components:
+            self._check_rows(first, end, counts)
+        draws = self.layout.draws
+        lines = () if draws is None else itertools.chain.from_iterable(draws.lines)
+        if counts.tolist() != [m.chosen for m in self.members] or not all(x.total for x in lines):
+            raise self._inconsistent()
+
+    def _check_rows(self, begin: int, end: int, counts: NDArray[np.int64]) -> None:
+        """Check rows, in which each member's samples ascend, and add them up in ``counts``."""
+        last = np.full(len(self.members), -1, np.int64)
+        for first in range(begin, end, _CHECKED_ROWS):
+            stop = min(first + _CHECKED_ROWS, end)
+            part = self.sources[first:stop]
             members, ids = part >> ID_BITS, part & _ID_MASK
             if part.min() < 0 or members.max() >= len(self.members):
                 raise self._inconsistent()
@@ -214,11 +258,11 @@ class Selection:
                 last[number], counts[number] = own[-1], counts[number] + len(own)
             labels = self.own_labels
             if labels is not None:
-                given = labels[first : first + _CHECKED_ROWS]
+                given = labels[first:stop]
                 if given.min() < 0 or given.max() >= len(self.classes):
                     raise self._inconsistent()
         for number, member in enumerate(self.members):
-            if last[number] >= member.samples or counts[number] != member.chosen:
+            if last[number] >= member.samples:
                 raise self._inconsistent()
 
     def _inconsistent(self) -> DatasetError:
@@ -228,18 +272,17 @@ class Selection:
 
     def compute_content(self) -> str:
         """Return the fingerprint of what the tables hold, which ``content`` must be."""
-        tables = {"sources": self.sources, "labels": self.own_labels}
-        return fingerprint_tables(self.header, [tables[table.name] for table in self.header.tables])
+        return fingerprint_tables(self.header, self._tables.values())
 
     def locate(self, ids: NDArray[np.int64]) -> list[Group]:
         """Return the members' samples of the ids (n,), grouped by member, members ascending.
 
         Raises IndexError for an id outside 0 .. samples - 1.
         """
-        outside = (ids < 0) | (ids >= self.layout.samples)
+        outside = (ids < 0) | (ids >= self.samples)
         if outside.any():
             first = int(ids[outside][0])
-            last = self.layout.samples - 1
+            last = self.samples - 1
             raise IndexError(f"sample {first} is outside this selection's 0 .. {last}")
         sources = self.sources[ids]
         members = sources >> ID_BITS
@@ -309,28 +352,38 @@ def _describe(labels: LabelSpec) -> str:
     return f"{labels.width} floats" if labels.kind == "float" else labels.kind
 
 
-def fingerprint_tables(header: SelectionHeader, tables: Iterable[NDArray[Any] | None]) -> str:
-    description = {
+def fingerprint_tables(header: SelectionHeader, tables: Iterable[NDArray[Any]]) -> str:
+    description: dict[str, object] = {
         "classes": header.classes,
         "labels": msgspec.to_builtins(header.labels),
         "members": [member.content for member in header.members],
         "samples": header.samples,
         "tables": msgspec.to_builtins(header.tables),
     }
+    if header.draws is not None:
+        description["draws"] = msgspec.to_builtins(header.draws)
     content = hashlib.blake2b(canonical_json(description), digest_size=16)
     for table in tables:
-        if table is not None:
-            content.update(table.view(np.uint8).data)
+        content.update(table.view(np.uint8).data)
     return content.hexdigest()
 
 
 def _check_header(header: SelectionHeader, file_bytes: int, end: int) -> None:
     """Raise ValueError, with the reason as a clause, for a header that contradicts itself."""
     members, names = header.members, [table.name for table in header.tables]
-    if "sources" not in names or len({*names}) < len(names):
+    needed = {
+        "sources",
+        *(f"weights-{n}" for n in range(len(header.draws.epochs if header.draws else ()))),
+    }
+    if not needed.issubset(names) or len({*names}) < len(names):
         raise ValueError("its tables are not those of a selection")
+    drawing = header.draws
+    known_tables = dict(_DTYPES)
+    if drawing is not None:
+        _check_drawing(drawing, header.samples)
+        known_tables |= {f"weights-{number}": "<u4" for number in range(len(drawing.epochs))}
     for table in header.tables:
-        if DTYPES.get(table.name) != table.dtype:
+        if known_tables.get(table.name) != table.dtype:
             raise ValueError(f"it has a table {table.name!r} that this feeder does not know")
     for member in members:
         if member.chosen > member.samples:
@@ -350,6 +403,19 @@ def _check_header(header: SelectionHeader, file_bytes: int, end: int) -> None:
         end = aligned(end) + header.samples * np.dtype(table.dtype).itemsize
     if end != file_bytes:
         raise ValueError(f"it has {file_bytes} bytes, it should have {end}")
+
+
+def _check_drawing(drawing: Drawing, samples: int) -> None:
+    """Raise ValueError for components that are not all samples, and for epochs out of order."""
+    at = 0
+    for first, end, share in drawing.components:
+        if first != at or not first < end <= samples or not 1 <= share <= 10**18:
+            raise ValueError("the components of its mix contradict each other")
+        at = end
+    epochs = drawing.epochs
+    is_ascending = all(a < b for a, b in itertools.pairwise(epochs))
+    if at != samples or samples > WEIGHTED_SAMPLES_MAX or epochs[:1] != (0,) or not is_ascending:
+        raise ValueError("its weights contradict each other")
 
 
 def _checksum(memory: memoryview) -> int:

@@ -5,6 +5,7 @@
 
 import struct
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import msgspec
@@ -15,11 +16,11 @@ from numpy.typing import NDArray
 from feeder.dataset.manifest import canonical_json
 from feeder.dataset.selection import (
     CHECKSUM_BYTES,
-    DTYPES,
     ID_BITS,
     MAGIC,
     PREAMBLE,
     VERSION,
+    Drawing,
     Member,
     SelectionHeader,
     Table,
@@ -54,6 +55,19 @@ def merge_rows(ids: Sequence[NDArray[np.int64]]) -> list[NDArray[np.int64]]:
     return merged
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DrawTables:
+    """How often samples are drawn: as ``encode_selection`` has them, by member."""
+
+    epoch_samples: int
+    epochs: tuple[int, ...]
+    columns: Sequence[Sequence[NDArray[np.uint32]]]
+    """Weights by column and member, (n,)."""
+    shares: Sequence[int]
+    components: Sequence[NDArray[np.int64]] | None = None
+    """The number of the share of each sample, by member; None: there is one share."""
+
+
 def encode_selection(
     name: str,
     members: Sequence[Member],
@@ -62,17 +76,26 @@ def encode_selection(
     classes: Sequence[str],
     labels: LabelSpec,
     own_labels: Sequence[NDArray[np.int32]] | None = None,
+    draws: DrawTables | None = None,
     options: Mapping[str, str] | None = None,
 ) -> list[bytes | memoryview]:
     """Return the parts of the file that names these samples, in order.
 
     ``ids`` are those of each member, ascending, each once; ``own_labels`` the classes of the same,
-    where labels are not those of the members. Members without samples are left out.
+    where labels are not those of the members. Members without samples are left out. In a mix, what
+    the components have comes one after the other.
     """
     kept = [number for number, own in enumerate(ids) if len(own)]
     ids = [ids[number] for number in kept]
-    rows = merge_rows(ids)
     samples = sum(map(len, ids))
+    drawing = None
+    if draws is None or draws.components is None:
+        rows = merge_rows(ids)
+        parts_of_mix = [(0, samples, 1)]
+    else:
+        rows, parts_of_mix = _merge_components(
+            ids, [draws.components[n] for n in kept], draws.shares
+        )
     tables: dict[str, NDArray[Any]] = {"sources": np.empty(samples, "<i8")}
     for place, own in enumerate(ids):
         tables["sources"][rows[place]] = own | np.int64(place << ID_BITS)
@@ -80,6 +103,14 @@ def encode_selection(
         tables["labels"] = np.empty(samples, "<i4")
         for place, number in enumerate(kept):
             tables["labels"][rows[place]] = own_labels[number]
+    if draws is not None:
+        drawing = Drawing(
+            epoch_samples=draws.epoch_samples, epochs=draws.epochs, components=tuple(parts_of_mix)
+        )
+        for column, weights in enumerate(draws.columns):
+            table = tables[f"weights-{column}"] = np.empty(samples, "<u4")
+            for place, number in enumerate(kept):
+                table[rows[place]] = weights[number]
     header = SelectionHeader(
         name=name,
         samples=samples,
@@ -89,7 +120,8 @@ def encode_selection(
             msgspec.structs.replace(members[number], chosen=len(own))
             for number, own in zip(kept, ids, strict=True)
         ),
-        tables=tuple(Table(name=table, dtype=DTYPES[table]) for table in tables),
+        tables=tuple(Table(name=name, dtype=table.dtype.str) for name, table in tables.items()),
+        draws=drawing,
         options=dict(options or {}),
         content="0" * 32,
     )
@@ -105,3 +137,24 @@ def encode_selection(
     for part in parts:
         state.update(part)
     return [preamble, struct.pack("<Q", state.intdigest()), *parts]
+
+
+def _merge_components(
+    ids: Sequence[NDArray[np.int64]],
+    components: Sequence[NDArray[np.int64]],
+    shares: Sequence[int],
+) -> tuple[list[NDArray[np.int64]], list[tuple[int, int, int]]]:
+    """Return the row of each member's samples, and the first row, the end and the share of each
+    component, those without samples left out."""
+    rows = [np.empty(len(own), np.int64) for own in ids]
+    parts = []
+    first = 0
+    for number, share in enumerate(shares):
+        inside = [np.flatnonzero(own == number) for own in components]
+        end = first + sum(map(len, inside))
+        for own, at, merged in zip(rows, inside, merge_rows(inside), strict=True):
+            own[at] = first + merged
+        if end > first:
+            parts.append((first, end, share))
+        first = end
+    return rows, parts

@@ -62,18 +62,18 @@ class Component(NamedTuple):
 class Draws:
     """What decides how often an epoch draws each sample.
 
-    weights: uint32 (columns, samples); the sum over each component is positive in every column.
-    epochs: (columns,), from which each holds; ascending, the first is 0.
+    weights: uint32 (samples,) each; the sum over each component is positive in every one.
+    epochs: from which each of the weights holds; ascending, the first is 0.
     components: one after the other, all samples.
     piece: samples, the unit in which they are read; a power of two.
     """
 
-    weights: NDArray[np.uint32]
+    weights: Sequence[NDArray[np.uint32]]
     epochs: tuple[int, ...] = (0,)
     components: tuple[Component, ...]
     piece: int
     lines: tuple[tuple["WeightLine", ...], ...] = ()
-    """By column and component; made from the above."""
+    """By weights and component; made from the above."""
 
     def __post_init__(self) -> None:
         lines = [
