@@ -146,7 +146,8 @@ class Narrowing:
         if given.labels is not None:
             own = given.labels[rows]
             labels = np.where(own == FROM_MEMBER, labels, own)
-        return np.logical_and(self._is_in[labels], ~self._is_excluded[labels])
+        chosen: NDArray[np.bool_] = self._is_in[labels] & ~self._is_excluded[labels]
+        return chosen
 
     def _find_classes(self, option: str, names: Sequence[str]) -> list[int]:
         for name in names:

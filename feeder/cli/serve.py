@@ -91,9 +91,9 @@ def add_parser(subparsers: "argparse._SubParsersAction[Any]") -> None:
     option(parser, "--config FILE", "TOML file, see feeder.toml", type=Path)
     option(
         parser,
-        "--data NAME=DST|SRC",
-        "serve under NAME the dataset in DST, or what feeder pack would make of SRC; may be "
-        "repeated",
+        "--data NAME=DST|SRC|FILE",
+        "serve under NAME the dataset in DST, what feeder pack would make of SRC, or the selection "
+        "in FILE; may be repeated",
         action="append",
         default=[],
     )
@@ -217,19 +217,21 @@ def _replace_sources(
     stack: contextlib.ExitStack,
 ) -> "Config":
     """``config`` with a folder in place of each source, which is packed, and each remote dataset,
-    which ``stack`` keeps open.
+    which ``stack`` keeps open; its selections apart, with the folders of their datasets.
 
     While there are sources to look at, ``answer`` answers clients, probes and systemd.
 
     Raises FeederError if a source cannot be packed, or has changed since it was and ``repack`` is
     false, and SystemExit if a signal stops the packing.
     """
+    from feeder.cli.serve_selections import add_selections, take_selections
     from feeder.dataset.first_read import check_readable
     from feeder.pack_cache.entry import class_warnings, is_source
     from feeder.store.address import StoreAddress, is_remote
 
     local = {name: Path(text) for name, text in config.data.items() if "://" not in text}
     check_readable({f"dataset {name} at {path}": path for name, path in local.items()})
+    config, selections = take_selections(config)
     cache = find_cache_folder(config.cache.dir, os.environ)
     remote = [name for name, text in sorted(config.data.items()) if is_remote(text)]
     disk = _open_disk_cache(config, remote[0]) if remote else None
@@ -253,7 +255,11 @@ def _replace_sources(
         )
     for line in class_warnings(config.data):
         sys.stderr.write(f"feeder: {line}\n")
-    return config
+
+    def prepare(config: "Config", name: str) -> "Config":
+        return _prepare_remote(config, [name], disk or _open_disk_cache(config, name), stack)
+
+    return add_selections(config, selections, prepare)
 
 
 def find_cache_folder(given: str, environ: Mapping[str, str]) -> Path | None:

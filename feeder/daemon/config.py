@@ -48,6 +48,7 @@ from feeder.node.endpoint import parse_endpoint
 from feeder.process.log_lines import LOG_FORMATS, LogFormat
 from feeder.process.path_text import encode_name, path_to_text, printable
 from feeder.process.regular_file import open_regular_file
+from feeder.worker.messages import SelectionSource
 
 DEFAULT: Final = "default"
 COMMAND_LINE: Final = "command line"
@@ -141,7 +142,10 @@ class Config:
     serve: ServeConfig
     cache: CacheConfig
     data: Mapping[str, str]
-    """By name, a dataset's folder or a source to pack: an absolute path, a pattern, or a URL."""
+    """By name, a dataset's folder, a selection's file or a source to pack: an absolute path, a
+    pattern, or a URL. Once sources are packed, folders only, with those of selections."""
+    selections: Mapping[str, SelectionSource] = dataclasses.field(default_factory=dict)
+    """By name, those of ``data``, once they were found there."""
     weights: Mapping[str, Mapping[str, float]] = dataclasses.field(default_factory=dict)
     """By client and job, those that are not 1."""
     # Enough for an operator; "debug" adds a line for each event of a session.

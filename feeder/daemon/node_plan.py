@@ -105,6 +105,7 @@ def plan_nodes(
                     )
                     for name, digest in fingerprints.items()
                 },
+                selections=dict(config.selections),
                 open_shards=files.open_shards,
                 self_test=True,
                 decoder=serve.decoder,

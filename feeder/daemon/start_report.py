@@ -12,12 +12,14 @@ from typing import Final, TypeAlias
 from feeder.daemon.config import Config
 from feeder.dataset.first_read import check_readable
 from feeder.dataset.opened import Dataset
+from feeder.dataset.selection import Selection
 from feeder.disk_cache.cached import is_cached, read_origin
-from feeder.errors import ConfigError
+from feeder.errors import ConfigError, name_some
 from feeder.metrics.report import ServedDatasetReport
 from feeder.node.endpoint import parse_endpoint
 from feeder.node.messages import NodeReady
-from feeder.process.path_text import printable
+from feeder.process.path_text import path_from_bytes, printable
+from feeder.worker.messages import MEMBER_PREFIX, SelectionSource
 
 ENDPOINTS: Final = "endpoints of node process "
 READY: Final = "ready, "
@@ -59,6 +61,35 @@ def describe_datasets(folders: Mapping[str, Path]) -> list[tuple[ServedDatasetRe
         )
         if url:
             line += f"\ndata {name}: pieces of {printable(url)} in {printable(str(folder))}"
+        described.append((report, line))
+    return described
+
+
+def describe_selections(
+    sources: Mapping[str, SelectionSource],
+) -> list[tuple[ServedDatasetReport, str]]:
+    """Describe each selection as ``describe_datasets`` does; DatasetError if one is damaged."""
+    described = []
+    for name, source in sorted(sources.items()):
+        path = path_from_bytes(source.path)
+        selection = Selection.open(path, content=source.content)
+        samples, labels = selection.layout.samples, selection.labels
+        report = ServedDatasetReport(
+            name=name,
+            samples=samples,
+            classes=len(selection.classes),
+            content=selection.content,
+            fingerprint=selection.content,
+            folder=printable(str(path))[-_PATH_CHARS_MAX:],
+        )
+        members = [
+            printable(member.name if served.startswith(MEMBER_PREFIX) else served)
+            for served, member in zip(source.members, selection.members, strict=True)
+        ]
+        line = (
+            f"data {name}: {samples:,} sample{'s' * (samples != 1)} of {name_some(members)}, "
+            f"{labels.describe(len(selection.classes))}, {selection.content[:_FINGERPRINT_CHARS]}"
+        )
         described.append((report, line))
     return described
 

@@ -29,7 +29,13 @@ from feeder.daemon.fetcher_process import FetcherProcess, plan_fetcher
 from feeder.daemon.node_plan import describe_shortage, plan_nodes, plan_placements
 from feeder.daemon.node_process import START_DEADLINE_S, NodeProcess
 from feeder.daemon.notify import Notifier
-from feeder.daemon.start_report import READY, compose_report, describe_datasets, describe_ready
+from feeder.daemon.start_report import (
+    READY,
+    compose_report,
+    describe_datasets,
+    describe_ready,
+    describe_selections,
+)
 from feeder.daemon.watch import TURN_S, HostWatch
 from feeder.disk_cache.messages import CannotFetch, FetcherBeat
 from feeder.doctor.report import find_worst
@@ -48,7 +54,7 @@ from feeder.process.stop_signals import SignalWakeup
 from feeder.remedies import TRANSIENT_ERRORS, explain_start
 from feeder.wire.agreement import Agreement, Producer
 from feeder.wire.messages import HostStats, encode
-from feeder.worker.messages import CannotStart
+from feeder.worker.messages import MEMBER_PREFIX, CannotStart
 
 if TYPE_CHECKING:
     from feeder.monitoring.server import MetricsServer
@@ -84,10 +90,13 @@ class Supervisor:
         self._config = config
         self._metrics = metrics
         folders = {name: Path(text) for name, text in config.data.items()}
-        served = describe_datasets(folders)
+        described = describe_datasets(folders)
+        served = [pair for pair in described if not pair[0].name.startswith(MEMBER_PREFIX)]
+        served += describe_selections(config.selections)
+        self._names = sorted(dataset.name for dataset, _ in served)
         self._data_lines = [line for _, line in served]
         self._usable, placements = plan_placements(config)
-        fingerprints = {dataset.name: dataset.fingerprint for dataset, _ in served}
+        fingerprints = {dataset.name: dataset.fingerprint for dataset, _ in described}
         self._fetcher = plan_fetcher(config)
         address = b"" if self._fetcher is None else self._fetcher.address
         configs = plan_nodes(config, fingerprints, placements, files_max, address)
@@ -328,7 +337,7 @@ class Supervisor:
             self._log.report(line, level)
         if self._metrics is not None:
             self._log.report(f"metrics: http://{self._metrics.address}/metrics")
-        text = describe_ready(ready, sorted(self._config.data))
+        text = describe_ready(ready, self._names)
         self._serves = text.removeprefix(READY)
         self._log.report(text)
         self._notifier.ready(text)

@@ -23,25 +23,32 @@ class SelectedDataset:
     """A selection whose members are opened at their first use; they belong to the caller."""
 
     def __init__(self, selection: Selection, members: Sequence[Callable[[], Dataset]]) -> None:
-        """``members`` return the dataset of each member, the same at every call."""
+        """``members`` open the dataset of each member."""
         self.selection = selection
-        self.members = members
+        self._openers = members
+        self._open: dict[int, Dataset] = {}
         self.where = selection.where
         self.content = selection.content
         self.classes = selection.classes
         self.labels = selection.labels
         self.layout = selection.layout
 
+    def member(self, number: int) -> Dataset:
+        """Return the dataset of a member; DatasetError if it cannot be opened."""
+        if number not in self._open:
+            self._open[number] = self._openers[number]()
+        return self._open[number]
+
     def find(self, sample_id: int) -> tuple[Dataset, int]:
         """Return the dataset that has a sample, and the sample's id in it."""
         (group,) = self.selection.locate(np.array([sample_id], np.int64))
-        return self.members[group.member](), int(group.sample_ids[0])
+        return self.member(group.member), int(group.sample_ids[0])
 
     def read_records(self, sample_ids: NDArray[np.int64]) -> NDArray[np.void]:
         """See ``Dataset.read_records``."""
         records = np.empty(len(sample_ids), RECORD)
         for group in self.selection.locate(sample_ids):
-            records[group.rows] = self.members[group.member]().read_records(group.sample_ids)
+            records[group.rows] = self.member(group.member).read_records(group.sample_ids)
         return records
 
     def read_labels(
@@ -49,7 +56,7 @@ class SelectedDataset:
     ) -> None:
         """See ``Dataset.read_labels``."""
         for group in self.selection.locate(sample_ids):
-            member = self.members[group.member]()
+            member = self.member(group.member)
             labels = np.empty((len(group.rows), *member.labels.row_shape), member.labels.dtype)
             member.read_labels(group.sample_ids, records[group.rows], labels)
             self.selection.take_labels(sample_ids, group, labels, out)
@@ -70,12 +77,12 @@ class SelectedDataset:
             for group in self.selection.locate(np.arange(first, end)):
                 begin, stop = int(group.sample_ids[0]), int(group.sample_ids[-1]) + 1
                 if len(group.rows) >= _READ_AHEAD_SHARE * (stop - begin):
-                    self.members[group.member]().advise([(begin, stop)], needed=needed)
+                    self.member(group.member).advise([(begin, stop)], needed=needed)
 
     def close(self) -> None:
-        """Close the shards of all members, which are opened again when they are needed."""
-        for member in self.members:
-            member().close()
+        """Close the shards of the members, which are opened again when they are needed."""
+        for member in self._open.values():
+            member.close()
 
     def __enter__(self) -> Self:
         return self

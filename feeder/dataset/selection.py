@@ -66,6 +66,7 @@ ID_BITS: Final = 48
 _ID_MASK: Final = 2**ID_BITS - 1
 _CHECKED_ROWS: Final = 1 << 20  # at a time, to bound the memory of checks
 _DTYPES: Final = {"sources": "<i8", "labels": "<i4"}
+_SPAN_ROWS: Final = 1024
 _REMEDY: Final = "restore it or make it again (feeder select)"
 
 Count = Annotated[int, Meta(ge=1, lt=2**48)]
@@ -193,7 +194,7 @@ class Selection:
         except OSError as error:
             raise DatasetError(f"the selection {where} cannot be read: {error.strerror}") from error
         selection = cls.parse(memoryview(mapped), where)
-        selection._check()
+        selection.check()
         if content not in (None, selection.content):
             raise DatasetError(
                 f"{where} is another selection than the one that is served: its fingerprint is "
@@ -226,8 +227,8 @@ class Selection:
             raise DatasetError(f"{where} is damaged ({reason}): {_REMEDY}") from None
         return cls(header, memory, aligned(end), where)
 
-    def _check(self) -> None:
-        """Compare the checksum, and every row with its member."""
+    def check(self) -> None:
+        """Compare the checksum, and every row with its member; DatasetError."""
         stored = PREAMBLE.unpack_from(self.memory)[3]
         if stored != _checksum(self.memory):
             raise DatasetError(f"{self.where} is damaged (its checksum does not match): {_REMEDY}")
@@ -298,13 +299,26 @@ class Selection:
         rows = np.flatnonzero(self.sources >> ID_BITS == member)
         return rows, self.sources[rows] & _ID_MASK
 
-    def spans(self, first: int, end: int) -> list[tuple[int, int, int]]:
-        """Return the part of each member's order that rows first .. end - 1 lie in: member, first
-        sample id and end. Members without such a row are left out."""
-        return [
-            (group.member, int(group.sample_ids[0]), int(group.sample_ids[-1]) + 1)
-            for group in self.locate(np.arange(first, end))
-        ]
+    def spans(self, first: int, end: int) -> dict[int, tuple[int, int]]:
+        """Return the span of each member's order that rows first .. end - 1 lie in: by member,
+        first sample id and end. Members without such a row are left out."""
+        rows = self.sources[first:end]
+        firsts = self._find_first(rows)
+        lasts = self._find_first(rows[::-1])
+        return {member: (firsts[member], lasts[member] + 1) for member in sorted(firsts)}
+
+    def _find_first(self, rows: NDArray[np.int64]) -> dict[int, int]:
+        """Return the first sample id of each member in a part of ``sources``, read no further than
+        all members take to appear."""
+        found: dict[int, int] = {}
+        at, size = 0, _SPAN_ROWS
+        while at < len(rows) and len(found) < len(self.members):
+            part = rows[at : at + size]
+            numbers, places = np.unique(part >> ID_BITS, return_index=True)
+            for number, place in zip(numbers.tolist(), places.tolist(), strict=True):
+                found.setdefault(number, int(part[place]) & _ID_MASK)
+            at, size = at + size, 4 * size
+        return found
 
     def take_labels(
         self, ids: NDArray[np.int64], group: Group, labels: LabelRows, out: LabelRows

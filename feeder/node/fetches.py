@@ -39,6 +39,7 @@ from feeder.disk_cache.messages import (
 from feeder.disk_cache.ranges import find_runs
 from feeder.node.hints import Hints
 from feeder.node.polling import PollSet
+from feeder.node.selected_parts import SelectedParts
 from feeder.plan.epoch import EpochPlan, ShardLayout
 from feeder.plan.recipe import Recipe
 from feeder.process.channel import Channel, ChannelClosedError, ChannelFullError
@@ -57,12 +58,14 @@ _FLUSH_S: Final = 0.005
 _RANGES_MAX: Final = 4096
 """In a message: where there are more runs of samples, pieces are named."""
 
+_NUMBER_MAX: Final = 2**40 - 1
+
 _Report = Callable[[list[SamplesFetched], float], None]
 
 
 @dataclass(slots=True, eq=False)
 class _Fetch:
-    """What a batch, or a chunk of one, reads."""
+    """What a batch, or a chunk of one, reads of a dataset."""
 
     dataset: str
     session: int
@@ -79,28 +82,30 @@ class _Fetch:
 
 
 class Fetches:
-    """All fetches of a node process, by number."""
+    """All fetches of a node process."""
 
     def __init__(
         self,
         datasets: Mapping[str, CachedDataset],
         address: bytes,
         poll_set: PollSet,
+        parts: SelectedParts | None = None,
     ) -> None:
         """Fetch for these datasets, by name, with the fetcher that listens at ``address``, a Unix
-        socket."""
+        socket. ``parts`` has the selections that have samples of them."""
         self._datasets = datasets
         self._address = address
         self._poll_set = poll_set
         self.report: _Report
         """Gets the answers that do not come at once."""
         self._channel: Channel[NodeToFetcher, FetcherToNode] | None = None
-        self._fetches: dict[int, _Fetch] = {}
+        self._fetches: dict[int, _Fetch] = {}  # by number, as in Want: see ``_number``
+        self._parts = parts or SelectedParts({}, {}, datasets)
         self._pins: Counter[tuple[str, int]] = Counter()
         self._outgoing: deque[NodeToFetcher] = deque()  # what the socket had no room for
         self._due_s = 0.0 if datasets else inf  # to connect, or to send more
         self._give_up_s = time.monotonic() + PATIENCE_S  # inf while the fetcher runs
-        self._hints = Hints(self._send, self._plans_of)
+        self._hints = Hints(self._send, self._plans_of, self._parts.spread)
         self._plan = functools.lru_cache(64)(_plan_epoch)
 
     @property
@@ -124,46 +129,53 @@ class Fetches:
         session = batch.session
         plan = self._plans_of(session)(batch.epoch)
         is_scattered = plan.draws_whole_lanes or plan.lane(batch.index) is None
-        is_whole = not (batch.is_unowned or is_scattered)
-        fetch = _Fetch(session.dataset, session.number, plan.samples(batch.index), is_whole)
+        is_whole, place = not (batch.is_unowned or is_scattered), (0, 0, 0)
         if batch.is_unowned and (lane := plan.lane(batch.index)) is not None:
-            fetch.place = plan.shape.lanes, lane, batch.index
-        fetch.unpinned = self._datasets[fetch.dataset].pieces_of(fetch.sample_ids).tolist()
-        self._fetches[batch.fetch] = fetch
-        is_there = self._is_there(fetch)
-        if not is_there:
-            self._ask(batch.fetch, fetch)
+            place = plan.shape.lanes, lane, batch.index
+        is_there = True
+        parts = self._parts.split(session.dataset, plan.samples(batch.index))
+        for part, (dataset, ids, are_alone) in enumerate(parts):
+            fetch = _Fetch(dataset, session.number, ids, is_whole and not are_alone, place)
+            fetch.unpinned = self._datasets[dataset].pieces_of(ids).tolist()
+            number = _number(batch.fetch, part)
+            self._fetches[number] = fetch
+            if not self._is_there(fetch):
+                is_there = False
+                self._ask(number, fetch)
         if not batch.is_unowned:
             self._hints.give(session, batch.epoch, batch.index)
         return [SamplesFetched(batch.fetch)] if is_there else []
 
-    def check(self, number: int, chunk: PendingChunk) -> None:
-        """Carry out CheckSamples. The batch's own fetch keeps the pieces pinned."""
+    def check(self, number: int, chunk: PendingChunk) -> list[SamplesFetched]:
+        """Carry out CheckSamples; return the answer if no sample is of a dataset in a store. The
+        batch's own fetch keeps the pieces pinned."""
         batch = chunk.batch
         plan = self._plans_of(batch.session)(batch.epoch)
-        ids = plan.samples(batch.index, chunk.first, chunk.count)
-        fetch = _Fetch(batch.session.dataset, batch.session.number, ids, False, doubted=True)
-        self._fetches[number] = fetch
-        self._ask(number, fetch)
+        session, ids = batch.session, plan.samples(batch.index, chunk.first, chunk.count)
+        for part, (dataset, own_ids, _) in enumerate(self._parts.split(session.dataset, ids)):
+            fetch = _Fetch(dataset, session.number, own_ids, False, doubted=True)
+            self._fetches[_number(number, part)] = fetch
+            self._ask(_number(number, part), fetch)
+        return [] if number in self._fetches else [SamplesFetched(number)]
 
     def let_go(self, number: int) -> None:
         """Carry out LetGo."""
-        fetch = self._fetches.pop(number, None)
-        if fetch is None:
-            return
-        if fetch.is_waiting:
-            self._send(Forget(number))
-        for piece in fetch.pinned:
-            key = fetch.dataset, piece
-            self._pins[key] -= 1
-            if not self._pins[key]:
-                del self._pins[key]
-                self._datasets[fetch.dataset].unpin(piece)
+        for own_number in self._find_parts(number):
+            fetch = self._fetches.pop(own_number)
+            if fetch.is_waiting:
+                self._send(Forget(own_number))
+            for piece in fetch.pinned:
+                key = fetch.dataset, piece
+                self._pins[key] -= 1
+                if not self._pins[key]:
+                    del self._pins[key]
+                    self._datasets[fetch.dataset].unpin(piece)
 
     def end_session(self, number: int) -> None:
         """Forget what belongs to a session whose slots are closed."""
-        for left in [n for n, fetch in self._fetches.items() if fetch.session == number]:
-            self.let_go(left)
+        for left in [own for own, fetch in self._fetches.items() if fetch.session == number]:
+            if left <= _NUMBER_MAX:
+                self.let_go(left)
         self._hints.end_session(number)
 
     def run_due(self, now_s: float) -> None:
@@ -255,9 +267,23 @@ class Fetches:
                 self._answer(number, fetch, problem, now_s)
 
     def _answer(self, number: int, fetch: _Fetch, problem: str, now_s: float) -> None:
-        if fetch.doubted:
-            del self._fetches[number]  # the batch's own fetch has its pins
-        self.report([SamplesFetched(number, problem)], now_s)
+        parts = self._find_parts(number & _NUMBER_MAX)
+        if not problem and any(self._fetches[part].is_waiting for part in parts):
+            return
+        for part in parts:
+            if self._fetches[part].is_waiting:  # one problem is enough
+                self._fetches[part].is_waiting = False
+                self._send(Forget(part))
+            if fetch.doubted:
+                self._fetches.pop(part)  # the batch's own fetch has its pins
+        self.report([SamplesFetched(number & _NUMBER_MAX, problem)], now_s)
+
+    def _find_parts(self, number: int) -> list[int]:
+        """The numbers of all parts of the session's fetch ``number``."""
+        parts: list[int] = []
+        while (part := _number(number, len(parts))) in self._fetches:
+            parts.append(part)
+        return parts
 
     def _send(self, message: NodeToFetcher) -> None:
         if self._give_up_s == inf:  # else it is told all of it once it runs
@@ -296,6 +322,11 @@ class Fetches:
     def _plans_of(self, session: Session) -> Callable[[int], EpochPlan]:
         hello = session.hello
         return functools.partial(self._plan, hello.recipe, session.plan.layout, hello.seed)
+
+
+def _number(fetch: int, part: int) -> int:
+    """The number of a part of a session's fetch: there is one for each dataset that it reads."""
+    return fetch + part * (_NUMBER_MAX + 1)
 
 
 def _plan_epoch(recipe: Recipe, layout: ShardLayout, seed: int, epoch: int) -> EpochPlan:

@@ -9,7 +9,7 @@ seed share an order, as its ranks request different batches of a lane. All of it
 a new fetcher.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -37,8 +37,8 @@ class _Order:
     """By epoch."""
     epochs: dict[int, int] = field(default_factory=dict)
     """By session, the epoch of its last request."""
-    lanes: dict[int, Range] = field(default_factory=dict)
-    """Those whose batches are made here."""
+    lanes: dict[int, list[Range]] = field(default_factory=dict)
+    """What those are drawn from whose batches are made here."""
     settled: int = 0
     """Batches since the last one of a new lane; -1 once the lanes were sent."""
     windows: dict[tuple[int, int], Range] = field(default_factory=dict)
@@ -52,10 +52,13 @@ class Hints:
         self,
         send: Callable[[NodeToFetcher], None],
         plan_of: Callable[[Session], Callable[[int], EpochPlan]],
+        spread: Callable[[str, Iterable[Range]], Mapping[str, list[Range]]],
     ) -> None:
-        """``plan_of`` returns the plans of a session, by epoch."""
+        """``plan_of`` returns the plans of a session, by epoch; ``spread`` the ranges by dataset of
+        ranges of what a session is on: ``SelectedParts.spread``."""
         self._send = send
         self._plan_of = plan_of
+        self._spread = spread
         self._orders: dict[object, _Order] = {}
         self._by_session: dict[int, object] = {}
 
@@ -117,15 +120,16 @@ class Hints:
     def _send_ranges(
         self, kind: type[Ahead] | type[Behind], order: _Order, epoch: int, lane: int, *window: int
     ) -> None:
-        ranges = order.plan(epoch).window_ranges(lane, *window)
-        for start in range(0, len(ranges), _RANGES_MAX):
-            self._send(kind(order.dataset, tuple(ranges[start : start + _RANGES_MAX])))
+        window_ranges = order.plan(epoch).window_ranges(lane, *window)
+        for dataset, ranges in self._spread(order.dataset, window_ranges).items():
+            for start in range(0, len(ranges), _RANGES_MAX):
+                self._send(kind(dataset, tuple(ranges[start : start + _RANGES_MAX])))
 
     def _add_lane(self, order: _Order, plan: EpochPlan, lane: int) -> None:
         """Send what this host owns once a turn of its lanes has shown no new one: before that, all
         counts as owned, so that nothing is evicted in error."""
         if lane not in order.lanes:
-            order.lanes[lane] = plan.lane_range(lane)
+            order.lanes[lane] = plan.lane_ranges(lane)
             order.settled = 0
         elif order.settled >= 0:
             order.settled += 1
@@ -133,11 +137,17 @@ class Hints:
                 order.settled = -1
                 self._send_owned(order.dataset)
 
-    def _send_owned(self, dataset: str) -> None:
-        orders = [order for order in self._orders.values() if order.dataset == dataset]
-        owned = merge(lane for order in orders for lane in order.lanes.values())
-        are_known = all(order.settled < 0 for order in orders)
-        self._send(Owned(dataset, owned if are_known and len(owned) <= _RANGES_MAX else ()))
+    def _send_owned(self, served: str) -> None:
+        """Send what this host owns of the datasets that a session on ``served`` reads."""
+        for dataset in self._spread(served, ()):
+            ranges, are_known = list[Range](), True
+            for order in self._orders.values():
+                spread = self._spread(order.dataset, order.lanes.values())
+                if dataset in spread:
+                    ranges += spread[dataset]
+                    are_known &= order.settled < 0
+            owned = merge(ranges)
+            self._send(Owned(dataset, owned if are_known and len(owned) <= _RANGES_MAX else ()))
 
 
 def _turns_ahead(plan: EpochPlan, lanes: int) -> int:

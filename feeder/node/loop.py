@@ -37,6 +37,7 @@ from feeder.node.messages import (
 )
 from feeder.node.polling import PollSet
 from feeder.node.router import Router, read_keys
+from feeder.node.selected_parts import SelectedParts
 from feeder.node.service import NodeService
 from feeder.node.snapshots import Snapshots, begin_record
 from feeder.node.worker_pool import PoolEvent, WorkerPool
@@ -103,7 +104,12 @@ class NodeLoop:
         memory_bytes_a_s = measure_copy_bandwidth(len(os.sched_getaffinity(0)), available_bytes())
         self._open_sockets(stack)
         sources = config.worker.datasets
-        datasets = NodeDatasets(sources, self._drain, is_successor=config.is_successor)
+        datasets = NodeDatasets(
+            sources,
+            self._drain,
+            is_successor=config.is_successor,
+            selections=config.worker.selections,
+        )
         record = begin_record(config.number, config.name, self._endpoints, memory_bytes_a_s)
         cache: DecodedCache | None = None
         plan = plan_cache(config.decoded_bytes, datasets.sizes, nodes=config.nodes)
@@ -115,10 +121,16 @@ class NodeLoop:
         indexes = IndexMemory(
             {
                 name: (dataset.layout, dataset.labels.stored_bytes)
-                for name, dataset in datasets.served.items()
+                for name, dataset in datasets.datasets.items()
                 if isinstance(dataset, ServedDataset)
-            }
+            },
+            datasets.selections,
         )
+        # Their files may be replaced from now on.
+        selections = {
+            name: indexes.read_selection(name, selection.where)
+            for name, selection in datasets.selections.items()
+        }
         stack.callback(indexes.close)
         self._poll_set = PollSet()
         self._poll_set.add(self._wakeup.fileno(), self._on_signal)
@@ -144,7 +156,13 @@ class NodeLoop:
             placement_warnings=len(warnings),
             library_warnings=len(library_warnings()),
         )
-        fetches = Fetches(datasets.open_cached(), config.fetcher, self._poll_set)
+        cached = datasets.open_cached()
+        parts = SelectedParts(
+            selections,
+            {name: source.members for name, source in config.worker.selections.items()},
+            cached,
+        )
+        fetches = Fetches(cached, config.fetcher, self._poll_set, parts)
         stack.callback(fetches.close)
         self._service = NodeService(
             SessionTable(datasets.served, config.limits, record, config.weights),
@@ -155,6 +173,8 @@ class NodeLoop:
             cache=cache,
             fetches=fetches,
             board=board,
+            datasets=datasets.datasets,
+            selections=selections,
         )
         fetches.report = self._service.apply
         self._snapshots = Snapshots(self._service, control, log)

@@ -9,9 +9,10 @@ that ended otherwise always.
 import logging
 import secrets
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Final
 
+from feeder.dataset.selection import Selection
 from feeder.host.memory_budget import available_bytes
 from feeder.metrics.counters import NodeStatus
 from feeder.metrics.fields import Counters, flatten
@@ -73,11 +74,14 @@ class NodeService:
         cache: DecodedCache | None = None,
         fetches: Fetches,
         board: int,
+        datasets: Mapping[str, ServedDataset | str] | None = None,
+        selections: Mapping[str, Selection] | None = None,
     ) -> None:
         """Serve with the workers of ``pool``, which report through ``on_worker``.
 
         ``status`` has what the process is; what it holds is counted here. ``board`` is the
-        descriptor of the supervisor's.
+        descriptor of the supervisor's. ``datasets`` has those of selections, too, and no
+        ``selections``, which are served as well; by default it is what is served.
         """
         self.table = table
         self.router = router
@@ -100,7 +104,9 @@ class NodeService:
         self._board = Board()
         self.read_board()
         self.names = NameRequests(table.datasets, pool, self.clients.send)
-        self._blobs = BlobRequests(table.datasets, fetches.find_there, pool, table.watch, router)
+        datasets = table.datasets if datasets is None else datasets
+        self._blobs = BlobRequests(datasets, fetches.find_there, pool, table.watch, router)
+        self._selections = selections or {}
         self._open: dict[int, OpenSession] = {}  # sent to each new worker
         self.started_s = time.monotonic()
         self._turned_s = 0.0
@@ -174,7 +180,7 @@ class NodeService:
                         self.fetches.end_session(session)
                         pending += self._slots.want_back(session, None, now_s)
                     case events.CheckSamples(fetch, chunk):
-                        self.fetches.check(fetch, chunk)
+                        pending += self.fetches.check(fetch, chunk)
                     case events.LogEnd(ended, how):
                         log_session_end(ended, how, self.table.limits.lease_s)
                     case events.LogSilence(chunk) | events.LogProgress(chunk):

@@ -225,7 +225,7 @@ class WorkerPool:
         self._workers[worker.number] = worker
         self._poll_set.add(channel.fileno(), functools.partial(self._read, worker))
         self.send(worker.number, self._configure, self._cache_fd)
-        share = ShareIndexes(starts=self._indexes.starts)
+        share = ShareIndexes(starts=self._indexes.starts, selections=self._indexes.selections)
         self.send(worker.number, share, self._indexes.fileno())
 
     def _read(self, worker: _Worker, now_s: float) -> None:

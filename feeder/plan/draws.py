@@ -177,7 +177,8 @@ class _Stream:
         row = (ends[which] <= points[:, np.newaxis]).sum(axis=1)
         points -= ends[which, row] - weights[which, row]
         numbers = (points * draws + parts) // line.total % _DRAWS_TOLD_APART
-        return self._firsts[found] + order[which, row] + (numbers << DRAW_SHIFT)
+        words: NDArray[np.int64] = self._firsts[found] + order[which, row]
+        return words + (numbers << DRAW_SHIFT)
 
     def count_begun(self, places: int) -> int:
         """Return how many blocks the first draws need."""

@@ -20,7 +20,7 @@ host, the world size or numpy's version. Memory is O(lanes).
 
 import enum
 import functools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
@@ -40,6 +40,7 @@ MAX_EPOCH: Final = 2**31 - 1
 MAX_SEED: Final = 2**64 - 1
 
 _LANE_ORDERS_MAX: Final = 256  # some KB each
+_DRAWN_LANES_MAX: Final = 512  # of all plans: those of an epoch take a byte for each sample
 
 
 class LastBatch(enum.StrEnum):
@@ -163,10 +164,10 @@ class EpochPlan:
         leftovers = self._sizes - self._whole_batches * self.order_batch_size
         self._leftover_starts = np.cumsum(leftovers) - leftovers  # (lanes,), among all leftovers
         # Chunks and neighbouring turns use the same ones again.
-        orders = _LANE_ORDERS_MAX
-        if self._drawn is not None:  # those of all lanes take a byte for each sample
-            orders = max(orders, self.shape.lanes)
-        self._lane_order = functools.lru_cache(orders)(self._make_lane_order)
+        self._lane_order: Callable[[int], LaneOrder | DrawnLane]
+        self._lane_order = functools.lru_cache(_LANE_ORDERS_MAX)(self._make_lane_order)
+        if self._drawn is not None:
+            self._lane_order = functools.partial(_find_drawn_lane, self._drawn)
         self._permute_leftovers = KeyedPermutations(
             max(1, int(leftovers.sum())),
             np.array([derive_key(Purpose.LEFTOVER_ORDER, seed, epoch)], dtype=np.uint64),
@@ -185,7 +186,7 @@ class EpochPlan:
     def lane_ranges(self, lane: int) -> list[tuple[int, int]]:
         """Return what a lane is drawn from, as first sample ids and ends."""
         if self._drawn is not None:
-            return self._drawn.lane(lane).extents()
+            return _find_drawn_lane(self._drawn, lane).extents()
         first = int(self._starts[lane])
         return [(first, first + int(self._sizes[lane]))]
 
@@ -321,9 +322,7 @@ class EpochPlan:
             epoch=self.epoch,
         )
 
-    def _make_lane_order(self, lane: int) -> LaneOrder | DrawnLane:
-        if self._drawn is not None:
-            return self._drawn.lane(lane)
+    def _make_lane_order(self, lane: int) -> LaneOrder:
         size = int(self._sizes[lane])
         return LaneOrder(
             first=int(self._starts[lane]),
@@ -409,6 +408,11 @@ def rank_indices(batches: int, rank: int, world_size: int, last_batch: LastBatch
     steps = steps_per_rank(batches, world_size, last_batch)
     _check_range("ranks", "rank", rank, 0, world_size - 1)
     return range(rank, steps * world_size, world_size)
+
+
+@functools.lru_cache(_DRAWN_LANES_MAX)
+def _find_drawn_lane(order: DrawnOrder, lane: int) -> DrawnLane:
+    return order.lane(lane)
 
 
 def _plan_stages(whole_batches: NDArray[np.int64]) -> tuple[_Stage, ...]:

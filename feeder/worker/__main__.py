@@ -69,7 +69,8 @@ def start(channel: Channel[WorkerToNode, NodeToWorker]) -> "ChunkFiller":
         cache,
         decoder,
         configure.page_cache_bytes,
-        WorkerIndexes(index_fd, share.starts, send_proven),
+        WorkerIndexes(index_fd, share.starts, send_proven, share.selections),
+        configure.selections,
     )
     if configure.self_test:
         filler.test_decoding()

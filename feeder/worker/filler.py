@@ -21,6 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from feeder.dataset.opened import Dataset
+from feeder.dataset.selected import SelectedDataset
 from feeder.errors import DatasetError
 from feeder.jpeg.decoders import Decoder
 from feeder.plan.epoch import EpochPlan
@@ -29,11 +30,12 @@ from feeder.process.path_text import encode_name, path_from_bytes
 from feeder.sample.cache import COUNTS, part_of
 from feeder.sample.cache_file import DecodedCache
 from feeder.sample.reader import SampleReader
+from feeder.sample.selected_reader import SelectedReader
 from feeder.wire.chunk_work import Fill, Filled
 from feeder.wire.messages import MAX_BLOBS_BYTES, PADDING_SAMPLE_ID
 from feeder.wire.slot_layout import SlotLayout
 from feeder.worker.index_memory import WorkerIndexes
-from feeder.worker.messages import DatasetSource, OpenSession
+from feeder.worker.messages import DatasetSource, OpenSession, SelectionSource
 from feeder.worker.slot_memory import SlotMemory
 
 _NAMES_S: Final = 0.02
@@ -57,7 +59,7 @@ class _Session:
     opened: OpenSession
     memory: SlotMemory
     plan: Callable[[int], EpochPlan]  # by epoch
-    reader: SampleReader | None = None  # from the first chunk on
+    reader: SampleReader | SelectedReader | None = None  # from the first chunk on
     lanes: set[int] = field(default_factory=set)  # whose batches have come here
 
 
@@ -72,11 +74,13 @@ class ChunkFiller:
         decoder: Decoder = "own",
         page_cache_bytes: int = sys.maxsize,
         indexes: WorkerIndexes | None = None,
+        selections: Mapping[str, SelectionSource] | None = None,
     ) -> None:
         """Fill from datasets, by name, with at most ``open_shards`` descriptors each, and from the
         decoded cache, if there is one. ``page_cache_bytes`` is Configure's; without ``indexes``,
-        those of datasets are in the worker's own memory."""
+        those of datasets are in the worker's own memory; ``selections`` are read from there."""
         self._sources = sources
+        self._selections = selections or {}
         self._open_shards = open_shards
         self._decoder = decoder
         self._cache = cache
@@ -84,6 +88,7 @@ class ChunkFiller:
         self._indexes = indexes
         self._open = contextlib.ExitStack()
         self._dataset = functools.cache(self._open_dataset)  # on first use
+        self._selected = functools.cache(self._open_selection)
         self._sessions: dict[int, _Session] = {}
         # By dataset and recipe, for as long as a session has it.
         self._readers = WeakValueDictionary[tuple[str, str], SampleReader]()
@@ -106,7 +111,7 @@ class ChunkFiller:
 
         @functools.lru_cache(_PLANS_MAX)
         def plan(epoch: int) -> EpochPlan:
-            shards = self._dataset(message.dataset).layout
+            shards = self._samples(message.dataset).layout
             return recipe.plan_epoch(shards, seed=message.seed, epoch=epoch)
 
         self._sessions[message.session] = _Session(message, memory, plan)
@@ -129,7 +134,7 @@ class ChunkFiller:
         started_s, cpu_before_s = perf_counter(), thread_time()
         session = self._sessions[chunk.session]
         if session.reader is None:
-            session.reader = self._find_reader(session.opened)
+            session.reader = self._find_reader(session.opened.dataset, session.opened.recipe)
         reader = session.reader
         arrays = session.memory.chunk(chunk.slot, chunk.first, chunk.count)
         plan = session.plan(chunk.epoch)
@@ -148,7 +153,7 @@ class ChunkFiller:
                 )
             except DatasetError:
                 # Shards are opened again: a deleted one may have a successor.
-                self._dataset(session.opened.dataset).close()
+                self._samples(session.opened.dataset).close()
                 raise
             arrays.sample_ids[:real] = ids
         if chunk.first == 0:
@@ -168,7 +173,13 @@ class ChunkFiller:
             cache_counts=dict(zip(COUNTS, map(sub, reader.cache_counts, counts), strict=True)),
         )
 
-    def _advise(self, session: _Session, reader: SampleReader, plan: EpochPlan, index: int) -> None:
+    def _advise(
+        self,
+        session: _Session,
+        reader: SampleReader | SelectedReader,
+        plan: EpochPlan,
+        index: int,
+    ) -> None:
         """Have the kernel read what the lane of a batch needs next, and drop what it has used up.
 
         Not where the decoded cache has most images. Of what is used up, as large a part is kept for
@@ -179,7 +190,7 @@ class ChunkFiller:
         if hits > misses:
             return
         started_s = perf_counter()
-        dataset, layout = self._dataset(session.opened.dataset), plan.layout
+        dataset, layout = self._samples(session.opened.dataset), plan.layout
         dataset.advise(plan.pieces_ahead(index), needed=True)
         if (lane := plan.lane(index)) is not None:  # leftovers are of all lanes
             session.lanes.add(lane)
@@ -199,7 +210,7 @@ class ChunkFiller:
         """
         by_s, size_bytes, names = perf_counter() + _NAMES_S, 0, []
         for sample_id in sample_ids:
-            names.append(encode_name(self._dataset(dataset).read_name(sample_id)))
+            names.append(encode_name(self._samples(dataset).read_name(sample_id)))
             size_bytes += len(names[-1])
             if size_bytes > _NAMES_BYTES or perf_counter() > by_s:
                 break
@@ -226,7 +237,19 @@ class ChunkFiller:
 
     def shard_path(self, session: int, sample_id: int) -> str:
         """The file that holds a sample of an open session."""
-        return self._dataset(self._sessions[session].opened.dataset).shard_path(sample_id)
+        return self._samples(self._sessions[session].opened.dataset).shard_path(sample_id)
+
+    def _samples(self, name: str) -> Dataset | SelectedDataset:
+        """The dataset or selection of this name, opened on first use."""
+        return self._selected(name) if name in self._selections else self._dataset(name)
+
+    def _open_selection(self, name: str) -> SelectedDataset:
+        source = self._selections[name]
+        assert self._indexes is not None, "the node process has put selections there"
+        where = str(path_from_bytes(source.path))
+        selection = self._indexes.read_selection(name, where)
+        members = [functools.partial(self._dataset, member) for member in source.members]
+        return SelectedDataset(selection, members)
 
     def _open_dataset(self, name: str) -> Dataset:
         """Open a dataset; DatasetError if its fingerprint differs."""
@@ -237,15 +260,23 @@ class ChunkFiller:
             self._indexes.share(name, dataset)
         return self._open.enter_context(dataset)
 
-    def _find_reader(self, opened: OpenSession) -> SampleReader:
-        """The reader, which all sessions of this dataset and recipe share."""
-        key = opened.dataset, opened.recipe.fingerprint()
+    def _find_reader(self, name: str, recipe: Recipe) -> SampleReader | SelectedReader:
+        """The reader; all sessions of a recipe on a dataset, or on selections of it, share one."""
+        if name in self._selections:
+            members = self._selections[name].members
+            return SelectedReader(
+                self._selected(name), lambda number: self._share_reader(members[number], recipe)
+            )
+        return self._share_reader(name, recipe)
+
+    def _share_reader(self, name: str, recipe: Recipe) -> SampleReader:
+        key = name, recipe.fingerprint()
         reader = self._readers.get(key)
         if reader is None:
-            dataset, cached = self._dataset(opened.dataset), None
+            dataset, cached = self._dataset(name), None
             if self._cache is not None:
-                cached = part_of(self._cache, opened.dataset, dataset, opened.recipe)
-            reader = SampleReader(dataset, opened.recipe, cached, decoder=self._decoder)
+                cached = part_of(self._cache, name, dataset, recipe)
+            reader = SampleReader(dataset, recipe, cached, decoder=self._decoder)
             self._readers[key] = reader
         return reader
 
@@ -275,5 +306,5 @@ def _spread(number: int) -> float:
     return (number * 0x9E3779B1 & 0xFFFFFFFF) / 2**32  # Knuth's multiplicative hash
 
 
-def _stage_seconds(reader: SampleReader) -> dict[str, float]:
+def _stage_seconds(reader: SampleReader | SelectedReader) -> dict[str, float]:
     return {**reader.seconds, "fill": reader.fill_seconds}  # of the decoded cache

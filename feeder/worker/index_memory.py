@@ -1,5 +1,7 @@
 """The proven indexes of all datasets of a node process, in one anonymous file for its workers.
 
+Selections lie there, too, so that what their files become meanwhile does not matter.
+
     worker                                   node process
     proves the index of a shard
     IndexProven + a copy of its rows ─────►  copies them to their place, then sets the shard's word
@@ -20,6 +22,7 @@ from typing import Final
 from feeder.dataset.opened import Dataset
 from feeder.dataset.proven_index import ProvenIndex, index_bytes
 from feeder.dataset.reader import ShardIndex
+from feeder.dataset.selection import Selection
 from feeder.errors import ResourceError
 from feeder.plan.epoch import ShardLayout
 
@@ -30,22 +33,34 @@ _SEALS: Final = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL | _F
 class IndexMemory:
     """The node process's end, which alone can write."""
 
-    def __init__(self, datasets: Mapping[str, tuple[ShardLayout, int]]) -> None:
+    def __init__(
+        self,
+        datasets: Mapping[str, tuple[ShardLayout, int]],
+        selections: Mapping[str, Selection] | None = None,
+    ) -> None:
         """``datasets`` has the layout of each, and the bytes of a label row.
 
         Raises ResourceError if the system refuses such a file.
         """
+        selections = selections or {}
         sizes = {name: index_bytes(*described) for name, described in datasets.items()}
         self.starts: dict[str, int] = {}
         """Where the part of each dataset begins."""
+        self.selections: dict[str, tuple[int, int]] = {}
+        """Where each selection begins and ends."""
         end = 0
         for name, size_bytes in sizes.items():
             self.starts[name] = end
-            end += -(-size_bytes // mmap.PAGESIZE) * mmap.PAGESIZE
+            end = _next_page(end + size_bytes)
+        for name, selection in selections.items():
+            self.selections[name] = end, end + len(selection.memory)
+            end = _next_page(end + len(selection.memory))
         self._fd = -1
         try:
             self._fd = os.memfd_create("feeder-index", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
             os.ftruncate(self._fd, max(end, mmap.PAGESIZE))  # an empty file cannot be mapped
+            for name, selection in selections.items():
+                _write(self._fd, selection.memory, self.selections[name][0])
             memory = memoryview(mmap.mmap(self._fd, 0))
             fcntl.fcntl(self._fd, fcntl.F_ADD_SEALS, _SEALS)
         except OSError as error:
@@ -59,6 +74,15 @@ class IndexMemory:
             name: ProvenIndex(*described, memory[self.starts[name] :][: sizes[name]])
             for name, described in datasets.items()
         }
+
+        self._memory = memory
+
+    def read_selection(self, name: str, where: str) -> Selection:
+        """Return a selection, which is ``where`` in messages, in this memory."""
+        start, end = self.selections[name]
+        selection = Selection.parse(self._memory[start:end].toreadonly(), where)
+        selection.check()  # its file may have changed while it was copied
+        return selection
 
     def fileno(self) -> int:
         """The descriptor, for workers; -1 once closed."""
@@ -86,13 +110,23 @@ class WorkerIndexes:
     """A worker's end: it reads the file, and sends what it has proven."""
 
     def __init__(
-        self, fd: int, starts: Mapping[str, int], send: Callable[[str, int, int], None]
+        self,
+        fd: int,
+        starts: Mapping[str, int],
+        send: Callable[[str, int, int], None],
+        selections: Mapping[str, tuple[int, int]] | None = None,
     ) -> None:
         """Map the file and close ``fd``; ``send`` a dataset, a shard and a descriptor of rows."""
         with open(fd, "rb") as file:
             self._memory = memoryview(mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ))
         self._starts = starts
         self._send = send
+        self._selections = selections or {}
+
+    def read_selection(self, name: str, where: str) -> Selection:
+        """Return a selection of the node process, which is ``where`` in messages."""
+        start, end = self._selections[name]
+        return Selection.parse(self._memory[start:end], where)
 
     def share(self, name: str, dataset: Dataset) -> None:
         """Have a dataset that was just opened read from the file, if that has a part for it.
@@ -104,6 +138,16 @@ class WorkerIndexes:
             layout, label_bytes = dataset.layout, dataset.labels.stored_bytes
             memory = self._memory[start:][: index_bytes(layout, label_bytes)]
             dataset.index = _SentIndex(layout, label_bytes, memory, name, self._send)
+
+
+def _write(fd: int, data: memoryview, at: int) -> None:
+    while data:
+        written = os.pwrite(fd, data, at)
+        data, at = data[written:], at + written
+
+
+def _next_page(at: int) -> int:
+    return -(-at // mmap.PAGESIZE) * mmap.PAGESIZE
 
 
 class _SentIndex(ProvenIndex):

@@ -17,6 +17,7 @@ end of channel       ──────────►            (ends)
 """
 
 import sys
+from typing import Final
 
 import msgspec
 
@@ -42,6 +43,20 @@ class DatasetSource(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
     """It is a cached dataset: not all of its samples are there at any moment."""
 
 
+MEMBER_PREFIX: Final = ":"
+"""What the names begin with under which a node process has datasets that only selections need. No
+configured name does, and clients are offered none of them."""
+
+
+class SelectionSource(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
+    """The file of a served selection, the content fingerprint that it must have, and the names of
+    its members among the datasets."""
+
+    path: bytes
+    content: str
+    members: tuple[str, ...]
+
+
 class Configure(msgspec.Struct, frozen=True, kw_only=True, tag=True, array_like=True):
     """The first message: what will be served. The decoded cache, if any, is attached as fd."""
 
@@ -54,6 +69,8 @@ class Configure(msgspec.Struct, frozen=True, kw_only=True, tag=True, array_like=
     images: libraries can change between the first worker and its successor."""
     cache: CachePlan | None = None
     decoder: Decoder = "own"
+    selections: dict[str, SelectionSource] = {}
+    """By name; workers read them in the memory that ShareIndexes has."""
     page_cache_bytes: int = sys.maxsize
     """What the page cache may hold for this node process; workers keep no more samples in it."""
 
@@ -63,6 +80,8 @@ class ShareIndexes(msgspec.Struct, frozen=True, kw_only=True, tag=True, array_li
 
     starts: dict[str, int]
     """Where each dataset's part begins, by name; none where it could not be opened."""
+    selections: dict[str, tuple[int, int]] = {}
+    """Where each selection begins and ends, likewise."""
 
 
 class OpenSession(msgspec.Struct, frozen=True, kw_only=True, tag=True, array_like=True):

@@ -1,0 +1,75 @@
+"""What the batches of a session are in terms of datasets, which have the files.
+
+A session on a dataset reads samples of that one, by the ids of its batches. One on a selection
+reads those of its members, by their ids.
+"""
+
+import functools
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from feeder.dataset.selection import Selection
+from feeder.disk_cache.cached import CachedDataset
+from feeder.disk_cache.ranges import Range
+
+_SPARSE: Final = 20
+"""Where less than one sample in so many of a piece is chosen, samples are fetched alone."""
+
+
+class SelectedParts:
+    """The served selections, and the names under which this node process has their members."""
+
+    def __init__(
+        self,
+        selections: Mapping[str, Selection],
+        members: Mapping[str, tuple[str, ...]],
+        cached: Mapping[str, CachedDataset],
+    ) -> None:
+        """``members`` has the names of each selection's; ``cached`` the datasets in a store."""
+        self.selections = selections
+        self._members = members
+        self._cached = cached
+        self._is_sparse = functools.cache(self._look_whether_sparse)
+
+    def split(
+        self, name: str, sample_ids: NDArray[np.int64]
+    ) -> Iterator[tuple[str, NDArray[np.int64], bool]]:
+        """Yield the cached datasets that samples of a dataset or selection are of, the ids that
+        they have there, and whether to fetch them alone, as those beside them are not chosen."""
+        if name not in self.selections:
+            yield name, sample_ids, False
+            return
+        for group in self.selections[name].locate(sample_ids):
+            dataset = self._members[name][group.member]
+            if dataset in self._cached:
+                yield dataset, group.sample_ids, self._is_sparse(name, group.member)
+
+    def spread(self, name: str, ranges: Iterable[Range]) -> dict[str, list[Range]]:
+        """Return the ranges of the datasets to fetch from for ``ranges`` of a dataset or selection:
+        one at most for each, in the same order, so that those of two calls are the same.
+
+        Datasets whose samples are fetched alone are left out.
+        """
+        if name not in self.selections:
+            return {name: [*ranges]}
+        names, selection = self._members[name], self.selections[name]
+        dense = [
+            number
+            for number, dataset in enumerate(names)
+            if dataset in self._cached and not self._is_sparse(name, number)
+        ]
+        spread: dict[str, list[Range]] = {names[number]: [] for number in dense}
+        for first, end in ranges:
+            spans = selection.spans(first, end)
+            for number in dense:
+                if number in spans:
+                    spread[names[number]].append(spans[number])
+        return spread
+
+    def _look_whether_sparse(self, name: str, member: int) -> bool:
+        cached = self._cached[self._members[name][member]]
+        _, ids = self.selections[name].rows_of(member)
+        return len(ids) * _SPARSE < len(cached.pieces_of(ids)) * cached.piece
