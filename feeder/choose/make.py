@@ -8,29 +8,21 @@ A sample that several DSTs have is chosen once, with the label of the last one. 
 a sample and the index of a shard.
 """
 
-import contextlib
+import dataclasses
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from feeder.choose.criteria import Criteria, SampleList
-from feeder.choose.members import check_member, find_member
-from feeder.choose.narrow import FROM_MEMBER, Input, Narrowing, read_names
-from feeder.choose.weights import (
-    WeightFile,
-    Weighting,
-    balance_classes,
-    find_shares,
-    to_integers,
-    weights_by_class,
-    weights_by_name,
-)
-from feeder.dataset.files import Location, local_folder, parse_location
+from feeder.choose.narrow import Input, Narrowing
+from feeder.choose.sources import Sources, find_labels_of, open_sources
+from feeder.choose.weigh import weigh
+from feeder.choose.weights import Balance, WeightFile, Weighting, read_weighting
+from feeder.dataset.files import local_folder
 from feeder.dataset.opened import Dataset
 from feeder.dataset.selection import (
     MEMBERS_MAX,
@@ -38,17 +30,13 @@ from feeder.dataset.selection import (
     Member,
     Selection,
     is_selection,
-    merge_labels,
 )
-from feeder.dataset.selection_writer import DrawTables, encode_selection, merge_classes
+from feeder.dataset.selection_writer import encode_selection
 from feeder.errors import ConfigError
 from feeder.plan.labels import LabelSpec
 from feeder.process.output_file import explain_write_errors, replace_file
 from feeder.process.path_text import path_to_text
 from feeder.process.stop_signals import stop_signals_blocked
-
-_OPEN_SHARDS: Final = 2  # they are read one after the other
-_LABELS_AT_ONCE: Final = 1 << 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,55 +51,64 @@ class Chosen:
     epoch_samples: int
 
 
-@dataclass(slots=True, eq=False)
-class _Sources:
-    """What the DSTs of a command are: ``parts`` by text, and the datasets that these need."""
-
-    parts: dict[str, Dataset | Selection]
-    inputs: dict[str, Input]
-    """By content fingerprint, in the order of their first appearance."""
-    classes: tuple[str, ...]
-    labels: LabelSpec
-
-    def rows(self, part: Dataset | Selection) -> Iterator[tuple[Input, NDArray[np.int64], Any]]:
-        """Yield the datasets of a part, the ids that it has of each, and their own labels."""
-        if isinstance(part, Dataset):
-            yield self.inputs[part.content], np.arange(part.layout.samples), FROM_MEMBER
-            return
-        numbers = {name: number for number, name in enumerate(self.classes)}
-        merged = np.array([numbers[name] for name in part.classes], np.int32)
-        for number, member in enumerate(part.members):
-            rows, ids = part.rows_of(number)
-            labels = part.own_labels
-            own = FROM_MEMBER if labels is None else merged[labels[rows]]
-            yield self.inputs[member.content], ids, own
-
-
 def select(
-    name: str, datasets: Mapping[str | os.PathLike[str], ArrayLike | None], out: str | Path
+    name: str,
+    datasets: Mapping[str | os.PathLike[str], ArrayLike | None],
+    out: str | Path,
+    *,
+    weights: Mapping[str | os.PathLike[str], ArrayLike] | None = None,
+    balance: Balance | None = None,
+    shares: Mapping[str | os.PathLike[str], float] | None = None,
+    epoch_samples: int | None = None,
 ) -> str:
     """Write the selection ``name`` of samples of datasets to the file ``out``.
 
     ``datasets`` are folders, URLs or other selections, each with the ids of its samples, in any
-    order and each once, or None for all. Returns the selection's content fingerprint. Serve it
-    with ``feeder serve --data NAME=OUT``. Raises ConfigError, DatasetError and ResourceError.
+    order and each once, or None for all. ``weights`` say how often an epoch draws each of these
+    ids, ``balance`` "classes" or "sqrt" does so by the sizes of classes, ``shares`` are the parts
+    of every batch that come from each of the datasets; an epoch has ``epoch_samples`` draws then,
+    by default as many as samples. Returns the selection's content fingerprint. Serve it with
+    ``feeder serve --data NAME=OUT``. Raises ConfigError, DatasetError and ResourceError.
     """
-    texts, listed = [os.fspath(text) for text in datasets], dict[int, NDArray[np.int64]]()
-    for place, (text, given) in enumerate(zip(texts, datasets.values(), strict=True)):
-        if given is not None:
-            ids = np.asarray(given)
-            if ids.ndim != 1 or ids.dtype.kind not in "iu" or not len(ids):
-                raise ConfigError(f"feeder.select: the ids of {text} are no whole numbers (n,)")
-            listed[place] = np.unique(ids.astype(np.int64))
-            if len(listed[place]) < len(ids):
-                raise ConfigError(f"feeder.select: an id of {text} comes twice: give each once")
-    samples = SampleList(where="feeder.select", ids=listed)
-    with _open_all(texts) as sources:
-        for place in range(len(texts)):  # those with None are listed wholly
-            if place not in listed:
-                listed[place] = np.arange(sources.parts[texts[place]].layout.samples)
+    where, texts = "feeder.select", [os.fspath(text) for text in datasets]
+    given = [None if ids is None else _as_ids(text, ids) for text, ids in datasets.items()]
+    mix = [f"{os.fspath(text)}={share:.9f}" for text, share in (shares or {}).items()]
+    weighting = read_weighting([], balance, mix, epoch_samples)
+    with open_sources(texts) as sources:
+        parts = [sources.parts[text] for text in texts]
+        listed = [
+            np.arange(part.layout.samples) if ids is None else ids
+            for part, ids in zip(parts, given, strict=True)
+        ]
+        if weights is not None:
+            by_text = {os.fspath(text): np.asarray(own) for text, own in weights.items()}
+            values = []
+            for text, part, ids in zip(texts, parts, listed, strict=True):
+                own = by_text.pop(text, np.zeros(0))
+                if own.shape != ids.shape or own.dtype.kind not in "iuf":
+                    raise ConfigError(
+                        f"{where}: weights of {text} must be an array of {len(ids)} numbers, one "
+                        f"for each of its samples, got {own.dtype} {own.shape}"
+                    )
+                values.append(np.zeros(part.layout.samples))
+                values[-1][ids] = own
+            if by_text:
+                raise ConfigError(f"{where}: there are weights of {min(by_text)}, and no samples")
+            column = WeightFile(where=where, values=np.concatenate(values), is_by_sample=True)
+            base = weighting or Weighting(columns={})
+            weighting = dataclasses.replace(base, columns={0: column})
+        samples = SampleList(where=where, ids=dict(enumerate(map(np.sort, listed))))
         criteria = Criteria(listed=samples)
-        return _write(name, sources, criteria, Path(out), {}).content
+        return _write(name, sources, criteria, Path(out), {}, weighting).content
+
+
+def _as_ids(text: str | os.PathLike[str], given: ArrayLike) -> NDArray[np.int64]:
+    ids = np.asarray(given)
+    if ids.ndim != 1 or ids.dtype.kind not in "iu" or not len(ids):
+        raise ConfigError(f"feeder.select: the ids of {text} are no whole numbers (n,)")
+    if len(np.unique(ids)) < len(ids):
+        raise ConfigError(f"feeder.select: an id of {text} comes twice: give each once")
+    return ids.astype(np.int64)
 
 
 def make_selection(
@@ -127,54 +124,13 @@ def make_selection(
 
     Raises ConfigError for what the datasets do not have and where nothing is chosen.
     """
-    with _open_all(texts) as sources:
+    with open_sources(texts) as sources:
         return _write(name, sources, criteria, out, options, weighting)
-
-
-@contextlib.contextmanager
-def _open_all(texts: Sequence[str]) -> Iterator[_Sources]:
-    """Open the DSTs, with all of their samples chosen."""
-    parts: dict[str, Dataset | Selection] = {}
-    inputs: dict[str, Input] = {}
-    with contextlib.ExitStack() as stack:
-
-        def open_dataset(location: Location) -> Dataset:
-            dataset = Dataset.open(location, open_shards=_OPEN_SHARDS)
-            stack.enter_context(dataset)
-            mask = np.zeros(dataset.layout.samples, np.bool_)
-            inputs.setdefault(dataset.content, Input(dataset, location, mask))
-            return dataset
-
-        for text in dict.fromkeys(texts):
-            location = parse_location(text)
-            folder = local_folder(location)
-            if folder is None or not is_selection(folder):
-                parts[text] = open_dataset(location)
-                continue
-            selection = parts[text] = Selection.open(folder)
-            if selection.layout.draws is not None:
-                raise ConfigError(
-                    f"{text} is drawn by weight, which a selection of it would lose: select from "
-                    "its datasets, with the same options"
-                )
-            for member in selection.members:
-                if member.content not in inputs:
-                    opened = open_dataset(find_member(selection, member))
-                    check_member(selection, member, opened.content, opened.where)
-        classes = merge_classes(part.classes for part in parts.values())
-        labels = merge_labels({text: part.labels for text, part in parts.items()}, classes)
-        sources = _Sources(parts, inputs, classes, labels)
-        for part in parts.values():
-            for given, ids, own in sources.rows(part):
-                given.mask[ids] = True
-                if given.labels is not None or not isinstance(own, int):
-                    given.own_labels()[ids] = own
-        yield sources
 
 
 def _write(
     name: str,
-    sources: _Sources,
+    sources: Sources,
     criteria: Criteria,
     out: Path,
     options: Mapping[str, str],
@@ -204,14 +160,14 @@ def _write(
     own = None
     if any(given.labels is not None for given in inputs):
         own = [
-            _own_labels(given, chosen, merged) for given, chosen in zip(inputs, ids, strict=True)
+            find_labels_of(given, chosen, merged) for given, chosen in zip(inputs, ids, strict=True)
         ]
     members = [
         _describe(given, len(chosen), out) for given, chosen in zip(inputs, ids, strict=True)
     ]
     draws = None
     if weighting is not None:
-        draws = _weigh(sources, weighting, ids, merged)
+        draws = weigh(sources, weighting, ids, merged)
     parts = encode_selection(
         name,
         members,
@@ -237,117 +193,6 @@ def _write(
     )
 
 
-def _weigh(
-    sources: _Sources,
-    weighting: Weighting,
-    ids: Sequence[NDArray[np.int64]],
-    classes: Sequence[str],
-) -> DrawTables:
-    """Return how often the chosen samples are drawn; ``ids`` are those of each input."""
-    inputs = list(sources.inputs.values())
-    ends = np.cumsum([len(own) for own in ids])
-
-    def find_labels(where: str) -> NDArray[np.int32]:
-        if sources.labels.kind != "index":
-            raise ConfigError(
-                f"{where}: samples with labels of kind {sources.labels.kind} have not one class "
-                "each: give weights by name"
-            )
-        return np.concatenate(
-            [_own_labels(given, own, classes) for given, own in zip(inputs, ids, strict=True)]
-        )
-
-    def weigh(file: WeightFile) -> NDArray[np.float64]:
-        if file.values is not None:
-            file, values = _sort_values(sources, file, classes)
-            if values is not None:
-                return np.concatenate(
-                    [
-                        values[given.dataset.content][own]
-                        for given, own in zip(inputs, ids, strict=True)
-                    ]
-                )
-        if file.classes is not None:
-            return weights_by_class(file, find_labels(file.where), classes)
-        return weights_by_name(
-            file,
-            (
-                names
-                for given, own in zip(inputs, ids, strict=True)
-                for names in read_names(given, own)
-            ),
-        )
-
-    columns = [to_integers(file.where, weigh(file)) for file in weighting.columns.values()]
-    components: list[NDArray[np.int64]] | None = None
-    shares = [1]
-    if weighting.mix is not None:
-        shares = find_shares(weighting.mix, list(sources.parts))
-        components = _find_components(sources, ids)
-    if weighting.balance is not None:
-        where, labels = f"--balance {weighting.balance}", find_labels("--balance")
-        columns = [to_integers(where, balance_classes(labels, weighting.balance))]
-    if not columns:
-        columns = [np.ones(int(ends[-1]), np.uint32)]
-    return DrawTables(
-        epoch_samples=weighting.epoch_samples or int(ends[-1]),
-        epochs=tuple(weighting.columns) or (0,),
-        columns=[np.split(column, ends[:-1]) for column in columns],
-        shares=shares,
-        components=components,
-    )
-
-
-def _sort_values(
-    sources: _Sources, file: WeightFile, classes: Sequence[str]
-) -> tuple[WeightFile, dict[str, NDArray[np.float64]] | None]:
-    """Return what the values of a file belong to: classes, or all samples of the DSTs in turn.
-
-    The latter by the content of their datasets.
-    """
-    values, samples = file.values, sum(part.samples for part in sources.parts.values())
-    assert values is not None, "the file is an array"
-    if len(values) not in (samples, len(classes)) or samples == len(classes):
-        which = "either, as these are equally many" if samples == len(classes) else "neither"
-        raise ConfigError(
-            f"{file.where}: it has {len(values)} weights, for {samples} samples of all DSTs or "
-            f"{len(classes)} classes: {which}; a CSV file says which"
-        )
-    if len(values) == len(classes):
-        by_name = dict(zip(classes, values.tolist(), strict=True))
-        return WeightFile(where=file.where, classes=by_name), None
-    sorted_values = {content: np.zeros(len(i.mask)) for content, i in sources.inputs.items()}
-    first = 0
-    for part in sources.parts.values():
-        own = values[first : first + part.samples]
-        if isinstance(part, Dataset):
-            sorted_values[part.content][:] = own
-        else:
-            for number, member in enumerate(part.members):
-                rows, ids = part.rows_of(number)
-                sorted_values[member.content][ids] = own[rows]
-        first += part.samples
-    return file, sorted_values
-
-
-def _find_components(
-    sources: _Sources, ids: Sequence[NDArray[np.int64]]
-) -> list[NDArray[np.int64]]:
-    """Return the position of the DST that each of the ``ids`` of each input comes from."""
-    places = {content: np.full(len(i.mask), -1) for content, i in sources.inputs.items()}
-    for place, (text, part) in enumerate(sources.parts.items()):
-        for given, own, _ in sources.rows(part):
-            known = places[given.dataset.content]
-            if (known[own] >= 0).any():
-                other = list(sources.parts)[int(known[own].max())]
-                raise ConfigError(
-                    f"--mix: {text} and {other} have samples in common: which share they belong to "
-                    "is open; select without them first (--exclude-list)"
-                )
-            known[own] = place
-    return [known[own] for known, own in zip(places.values(), ids, strict=True)]
-
-
 def _describe(given: Input, chosen: int, out: Path) -> Member:
     dataset, folder = given.dataset, local_folder(given.location)
     hint = str(given.location)
@@ -365,19 +210,7 @@ def _describe(given: Input, chosen: int, out: Path) -> Member:
     )
 
 
-def _own_labels(given: Input, ids: NDArray[np.int64], classes: Sequence[str]) -> NDArray[np.int32]:
-    """Return the classes of the samples, those of the dataset where they have none of their own."""
-    own = np.full(len(ids), FROM_MEMBER, np.int32) if given.labels is None else given.labels[ids]
-    missing = np.flatnonzero(own == FROM_MEMBER)
-    numbers = {name: number for number, name in enumerate(classes)}
-    merged = np.array([numbers[name] for name in given.dataset.classes], np.int32)
-    for first in range(0, len(missing), _LABELS_AT_ONCE):
-        part = missing[first : first + _LABELS_AT_ONCE]
-        own[part] = merged[given.dataset.read_records(ids[part])["label"]]
-    return own
-
-
-def _apply_ids(sources: _Sources, criteria: Criteria) -> None:
+def _apply_ids(sources: Sources, criteria: Criteria) -> None:
     """Keep the samples that are listed by id, and leave out those that are excluded by id."""
     for samples in (criteria.listed, criteria.excluded):
         if samples is None or not samples.ids:

@@ -31,12 +31,15 @@ _KINDS: Final = ("name", "class")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WeightFile:
-    """Weights by name, by class, or one after the other; exactly one of these is given."""
+    """Weights by name, by class, or without either; exactly one of these is given."""
 
     where: str
     names: Mapping[bytes, float] | None = None
     classes: Mapping[str, float] | None = None
     values: NDArray[np.float64] | None = None
+    """Of all samples of the DSTs, or of all classes: what their number says."""
+    is_by_sample: bool = False
+    """Values are known to be of samples."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -171,7 +171,7 @@ def _read_names(arguments: argparse.Namespace) -> list[str]:
     if arguments.name is not None:
         raise ConfigError("--dataset goes with an ENDPOINT; a folder is the dataset itself")
     with Dataset.open(parse_location(arguments.dataset)) as dataset:
-        samples = dataset.layout.samples
+        samples = dataset.layout.ids
         for number in arguments.ids:
             if not 0 <= number < samples:
                 raise ConfigError(

@@ -73,7 +73,7 @@ def describe_selections(
     for name, source in sorted(sources.items()):
         path = path_from_bytes(source.path)
         selection = Selection.open(path, content=source.content)
-        samples, labels = selection.layout.samples, selection.labels
+        samples, labels = selection.samples, selection.labels
         report = ServedDatasetReport(
             name=name,
             samples=samples,
@@ -86,8 +86,12 @@ def describe_selections(
             printable(member.name if served.startswith(MEMBER_PREFIX) else served)
             for served, member in zip(source.members, selection.members, strict=True)
         ]
+        draws = ""
+        if selection.layout.draws is not None:
+            draws = f"{selection.layout.samples:,} draws an epoch, "
         line = (
             f"data {name}: {samples:,} sample{'s' * (samples != 1)} of {name_some(members)}, "
+            f"{draws}"
             f"{labels.describe(len(selection.classes))}, {selection.content[:_FINGERPRINT_CHARS]}"
         )
         described.append((report, line))

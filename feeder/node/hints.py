@@ -9,6 +9,7 @@ seed share an order, as its ranks request different batches of a lane. All of it
 a new fetcher.
 """
 
+import itertools
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
@@ -142,7 +143,8 @@ class Hints:
         for dataset in self._spread(served, ()):
             ranges, are_known = list[Range](), True
             for order in self._orders.values():
-                spread = self._spread(order.dataset, order.lanes.values())
+                lanes = itertools.chain.from_iterable(order.lanes.values())
+                spread = self._spread(order.dataset, lanes)
                 if dataset in spread:
                     ranges += spread[dataset]
                     are_known &= order.settled < 0

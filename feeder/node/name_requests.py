@@ -112,7 +112,7 @@ def _refuse(
             f"{dataset.content}"
         )
         return Refused(code="unknown-dataset", message=text)
-    samples = dataset.layout.samples
+    samples = dataset.layout.ids
     beyond = [number for number in message.sample_ids if number >= samples]
     if beyond:
         text = f"dataset {message.dataset!r} has no sample {beyond[0]}, it has 0 .. {samples - 1}"

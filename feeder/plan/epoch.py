@@ -69,6 +69,11 @@ class ShardLayout:
         _check_range("layout", "samples", self.samples, 1, MAX_SIZE)
         _check_range("layout", "shards", self.shards, 1, MAX_SHARDS)
 
+    @property
+    def ids(self) -> int:
+        """The end of the sample ids: ``samples``, unless these are draws."""
+        return self.samples if self.draws is None else len(self.draws.weights[0])
+
     def locate(self, sample_ids: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Return the shard and the row in it of each of ``sample_ids``, both int64 (n,).
 

@@ -34,6 +34,7 @@ from feeder.jpeg.resize import FILTER_SUPPORT, Filter, resize_pack
 from feeder.jpeg.scratch import Scratch
 from feeder.plan.augment import Augmentation
 from feeder.plan.crop import plan_crops
+from feeder.plan.draws import DRAW_SHIFT
 from feeder.plan.labels import LabelRows
 from feeder.plan.packing import Pixels, pixel_layout_of
 from feeder.plan.recipe import Recipe
@@ -154,6 +155,7 @@ class SampleReader:
         self,
         sample_ids: NDArray[np.int64],
         *,
+        draws: NDArray[np.int64] | None = None,
         seed: int,
         epoch: int,
         pixels: Pixels | Sequence[Pixels],
@@ -168,31 +170,36 @@ class SampleReader:
         """
         records = self._dataset.read_records(sample_ids)
         self._dataset.read_labels(sample_ids, records, labels)
+        words = sample_ids if draws is None else sample_ids + (draws << DRAW_SHIFT)
         if self._rows is None:
-            self._make(sample_ids, records, seed, epoch, pixels)
+            self._make(sample_ids, words, records, seed, epoch, pixels)
             return
         missing = self._rows.copy_found(sample_ids, pixels)
         self.images += len(sample_ids) - len(missing)
         if missing.size:
             rows = [pixels[row] for row in missing.tolist()]
-            self._make(sample_ids[missing], records[missing], seed, epoch, rows)
+            self._make(sample_ids[missing], words[missing], records[missing], seed, epoch, rows)
             self._rows.keep(sample_ids[missing], rows)
 
     def _make(
         self,
         sample_ids: NDArray[np.int64],
+        words: NDArray[np.int64],
         records: NDArray[np.void],
         seed: int,
         epoch: int,
         rows: Pixels | Sequence[Pixels],
     ) -> None:
-        """Draw the crops and write the samples into ``rows``, n of the packing's shape."""
+        """Draw the crops and write the samples into ``rows``, n of the packing's shape.
+
+        ``words`` (n,) are what randomness is drawn by: ``EpochPlan.words`` of the dataset's ids.
+        """
         grids = McuGrids.of_records(records)
         crops = plan_crops(
             self._recipe,
             seed=seed,
             epoch=epoch,
-            sample_ids=sample_ids,
+            sample_ids=words,
             widths=grids.width,
             heights=grids.height,
         )
@@ -206,7 +213,7 @@ class SampleReader:
         )
         augmentations: list[Augmentation] | list[None] = [None] * len(sample_ids)
         if self._finisher is not None:
-            augmentations = self._finisher.plan(seed=seed, epoch=epoch, sample_ids=sample_ids)
+            augmentations = self._finisher.plan(seed=seed, epoch=epoch, sample_ids=words)
         windows, scales = _window_fields(plan.windows), crops.scales.tolist()
         finishes = list(
             zip(

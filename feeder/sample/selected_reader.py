@@ -36,6 +36,7 @@ class SelectedReader:
         self,
         sample_ids: NDArray[np.int64],
         *,
+        draws: NDArray[np.int64] | None = None,
         seed: int,
         epoch: int,
         pixels: Pixels,
@@ -55,6 +56,7 @@ class SelectedReader:
             try:
                 reader.fill(
                     group.sample_ids,
+                    draws=None if draws is None else draws[group.rows],
                     seed=seed,
                     epoch=epoch,
                     pixels=[pixels[row] for row in group.rows.tolist()],

@@ -24,6 +24,7 @@ from feeder.dataset.opened import Dataset
 from feeder.dataset.selected import SelectedDataset
 from feeder.errors import DatasetError
 from feeder.jpeg.decoders import Decoder
+from feeder.plan.draws import split_words
 from feeder.plan.epoch import EpochPlan
 from feeder.plan.recipe import Recipe
 from feeder.process.path_text import encode_name, path_from_bytes
@@ -138,7 +139,9 @@ class ChunkFiller:
         reader = session.reader
         arrays = session.memory.chunk(chunk.slot, chunk.first, chunk.count)
         plan = session.plan(chunk.epoch)
-        ids = plan.samples(chunk.index, chunk.first, chunk.count)
+        ids, draws = plan.words(chunk.index, chunk.first, chunk.count), None
+        if plan.layout.draws is not None:
+            ids, draws = split_words(ids)
         stages, counts = _stage_seconds(reader), reader.cache_counts
         decoded, fallbacks = reader.decoded_bytes, reader.fallbacks
         real = len(ids)
@@ -146,6 +149,7 @@ class ChunkFiller:
             try:
                 reader.fill(
                     ids,
+                    draws=draws,
                     seed=session.opened.seed,
                     epoch=chunk.epoch,
                     pixels=arrays.pixels[:real],
