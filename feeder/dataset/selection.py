@@ -237,19 +237,23 @@ class Selection:
 
         Raises IndexError for an id outside 0 .. samples - 1.
         """
+        members, own_ids = self.split(ids)
+        groups = []
+        for number in np.unique(members).tolist():
+            rows = np.flatnonzero(members == number)
+            groups.append(Group(number, own_ids[rows], rows))
+        return groups
+
+    def split(self, ids: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Return the member of each of the ids (n,), and its sample id there; errors as
+        ``locate``."""
         outside = (ids < 0) | (ids >= self.layout.samples)
         if outside.any():
             first = int(ids[outside][0])
             last = self.layout.samples - 1
             raise IndexError(f"sample {first} is outside this selection's 0 .. {last}")
         sources = self.sources[ids]
-        members = sources >> ID_BITS
-        sources &= _ID_MASK
-        groups = []
-        for number in np.unique(members).tolist():
-            rows = np.flatnonzero(members == number)
-            groups.append(Group(number, sources[rows], rows))
-        return groups
+        return sources >> ID_BITS, sources & _ID_MASK
 
     def rows_of(self, member: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Return the rows of a member's samples, ascending, and their ids in it, both (n,)."""

@@ -14,6 +14,9 @@ from numpy.typing import NDArray
 from feeder.dataset.selection import Selection
 from feeder.disk_cache.cached import CachedDataset
 from feeder.disk_cache.ranges import Range
+from feeder.session.admission import ServedDataset
+from feeder.wire.messages import SourceDataset, Sources, SourcesRequest
+from feeder.worker.messages import escape_surrogates
 
 _SPARSE: Final = 20
 """Where less than one sample in so many of a piece is chosen, samples are fetched alone."""
@@ -68,6 +71,28 @@ class SelectedParts:
                 if number in spans:
                     spread[names[number]].append(spans[number])
         return spread
+
+    def find_sources(
+        self, request: SourcesRequest, served: Mapping[str, ServedDataset | str]
+    ) -> Sources:
+        """Answer a request that was not refused: where its samples are from."""
+        ids, selection = (
+            np.array(request.sample_ids, np.int64),
+            self.selections.get(request.dataset),
+        )
+        if selection is None:
+            dataset = served[request.dataset]
+            assert isinstance(dataset, ServedDataset), "else it was refused"
+            own = SourceDataset(name=request.dataset, content=dataset.content)
+            return Sources(datasets=(own,), rows=tuple((0, number) for number in ids.tolist()))
+        numbers, own_ids = selection.split(ids)
+        return Sources(
+            datasets=tuple(
+                SourceDataset(name=escape_surrogates(member.name), content=member.content)
+                for member in selection.members
+            ),
+            rows=tuple(zip(numbers.tolist(), own_ids.tolist(), strict=True)),
+        )
 
     def _look_whether_sparse(self, name: str, member: int) -> bool:
         cached = self._cached[self._members[name][member]]

@@ -26,6 +26,7 @@
       StatsRequest       ──────────────────────────►  Stats
       HostStatsRequest   ──────────────────────────►  HostStats
       NamesRequest       ──────────────────────────►  Names | Refused       (the first of those)
+      SourcesRequest     ──────────────────────────►  Sources | Refused
       BlobsRequest       ──────────────────────────►  Blobs | Refused       (from another feeder)
 
 A client may have at most ``window`` batches wanted and not yet released.
@@ -61,6 +62,8 @@ MAX_WORKERS: Final = 65_536  # of a node process
 SAMPLES_LIMIT: Final = 2**48
 MAX_NAMES: Final = 64  # of samples, in a message
 MAX_NAME_BYTES: Final = 2**16 - 1  # of a sample; a shard's records have 16 bits for it
+MAX_SOURCES: Final = 4096  # samples, in a message
+MAX_MEMBERS: Final = 1024  # datasets of a selection
 MAX_BLOBS: Final = 256  # of samples, in a message
 MAX_BLOBS_BYTES: Final = MAX_NODE_HEADER_BYTES  # of them; a client takes no longer frame
 
@@ -83,6 +86,10 @@ SampleIds = Annotated[
 SourceNames = Annotated[
     tuple[Annotated[bytes, Meta(max_length=MAX_NAME_BYTES)], ...],
     Meta(min_length=1, max_length=MAX_NAMES),
+]
+SourceIds = Annotated[
+    tuple[Annotated[int, Meta(ge=0, lt=SAMPLES_LIMIT)], ...],
+    Meta(min_length=1, max_length=MAX_SOURCES),
 ]
 BlobIds = Annotated[
     tuple[Annotated[int, Meta(ge=0, lt=SAMPLES_LIMIT)], ...],
@@ -220,6 +227,17 @@ class NamesRequest(_Message, frozen=True, kw_only=True):
     dataset: Name
     content: Annotated[str, Meta(max_length=128, pattern=_NO_CONTROLS)] = ""
     sample_ids: SampleIds
+
+
+class SourcesRequest(_Message, frozen=True, kw_only=True):
+    """Requests which samples of which datasets those of a selection are; needs no session.
+
+    ``content`` is as in NamesRequest.
+    """
+
+    dataset: Name
+    content: Annotated[str, Meta(max_length=128, pattern=_NO_CONTROLS)] = ""
+    sample_ids: SourceIds
 
 
 class BlobsRequest(_Message, frozen=True, kw_only=True):
@@ -376,6 +394,30 @@ class Names(_Message, frozen=True, kw_only=True):
     names: SourceNames
 
 
+class SourceDataset(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A dataset that a selection has samples of; of a dataset, itself."""
+
+    name: Text
+    content: Name
+
+
+class Sources(_Message, frozen=True, kw_only=True):
+    """Answers a SourcesRequest: for each of its samples, the dataset and its sample id there."""
+
+    datasets: Annotated[tuple[SourceDataset, ...], Meta(min_length=1, max_length=MAX_MEMBERS)]
+    rows: Annotated[
+        tuple[
+            tuple[
+                Annotated[int, Meta(ge=0, lt=MAX_MEMBERS)],
+                Annotated[int, Meta(ge=0, lt=SAMPLES_LIMIT)],
+            ],
+            ...,
+        ],
+        Meta(min_length=1, max_length=MAX_SOURCES),
+    ]
+    """The dataset's position in ``datasets``, and the id."""
+
+
 class Blobs(_Message, frozen=True, kw_only=True):
     """Carries the blobs of the first of the samples that were requested, in the frame that follows.
 
@@ -387,7 +429,15 @@ class Blobs(_Message, frozen=True, kw_only=True):
 
 
 ClientMessage = (
-    Hello | Request | Ping | Bye | StatsRequest | HostStatsRequest | NamesRequest | BlobsRequest
+    Hello
+    | Request
+    | Ping
+    | Bye
+    | StatsRequest
+    | HostStatsRequest
+    | NamesRequest
+    | SourcesRequest
+    | BlobsRequest
 )
 NodeMessage = (
     Welcome
@@ -401,6 +451,7 @@ NodeMessage = (
     | Stats
     | HostStats
     | Names
+    | Sources
     | Blobs
 )
 
