@@ -58,7 +58,7 @@ _HEADER_BYTES_MAX: Final = 256 << 20
 _ALIGNMENT_BYTES: Final = 64
 ID_BITS: Final = 48
 _ID_MASK: Final = 2**ID_BITS - 1
-_CHECKED_ROWS: Final = 1 << 20  # at a time, to bound the memory of checks
+_CHECKED_ROWS: Final = 1 << 18  # at a time, to bound the memory of checks
 DTYPES: Final = {"sources": "<i8", "labels": "<i4"}
 _SPAN_ROWS: Final = 1024
 _REMEDY: Final = "restore it or make it again (feeder select)"
@@ -208,11 +208,13 @@ class Selection:
             members, ids = part >> ID_BITS, part & _ID_MASK
             if part.min() < 0 or members.max() >= len(self.members):
                 raise self._inconsistent()
-            for number in np.unique(members).tolist():
+            here = np.bincount(members, minlength=len(counts))
+            for number in np.flatnonzero(here).tolist():
                 own = ids[members == number]
-                if own[0] <= last[number] or (np.diff(own) <= 0).any():
+                if own[0] <= last[number] or (own[1:] <= own[:-1]).any():
                     raise self._inconsistent()
-                last[number], counts[number] = own[-1], counts[number] + len(own)
+                last[number] = own[-1]
+            counts += here
             labels = self.own_labels
             if labels is not None:
                 given = labels[first : first + _CHECKED_ROWS]

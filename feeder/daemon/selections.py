@@ -8,19 +8,16 @@ import dataclasses
 import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from feeder.choose.members import check_member, find_member
+from feeder.daemon.config import Config
 from feeder.dataset.files import Location, local_folder
 from feeder.dataset.manifest import load_manifest
 from feeder.dataset.selection import Selection, is_selection
 from feeder.worker.messages import MEMBER_PREFIX, SelectionSource
 
-if TYPE_CHECKING:
-    from feeder.daemon.config import Config
 
-
-def take_selections(config: "Config") -> "tuple[Config, dict[str, Selection]]":
+def take_selections(config: Config) -> tuple[Config, dict[str, Selection]]:
     """Return the configuration without those of its data that are selections, and these, opened.
 
     DatasetError for one that is damaged.
@@ -33,10 +30,10 @@ def take_selections(config: "Config") -> "tuple[Config, dict[str, Selection]]":
 
 
 def add_selections(
-    config: "Config",
+    config: Config,
     selections: Mapping[str, Selection],
-    prepare: "Callable[[Config, str], Config]",
-) -> "Config":
+    prepare: Callable[[Config, str], Config],
+) -> Config:
     """Return the configuration with the selections, and with those of their datasets that are not
     served anyway; all other data are datasets' folders by now.
 
