@@ -1,4 +1,4 @@
-"""The file of a selection: what it holds comes back, in the order that it promises, or is refused."""
+"""The file of a selection: what it holds comes back, in the promised order, or is refused."""
 
 import itertools
 import json
@@ -237,8 +237,10 @@ def resealed(data: bytes) -> bytes:
     """The bytes with a checksum that fits."""
     state = xxhash.xxh3_64(data[: PREAMBLE.size - CHECKSUM_BYTES])
     state.update(data[PREAMBLE.size :])
-    return data[: PREAMBLE.size - CHECKSUM_BYTES] + struct.pack("<Q", state.intdigest()) + (
-        data[PREAMBLE.size :]
+    return (
+        data[: PREAMBLE.size - CHECKSUM_BYTES]
+        + struct.pack("<Q", state.intdigest())
+        + (data[PREAMBLE.size :])
     )
 
 
