@@ -181,7 +181,8 @@ def _write(
             _own_labels(given, chosen, merged) for given, chosen in zip(inputs, ids, strict=True)
         ]
     members = [
-        _describe(given, len(chosen), out) for given, chosen in zip(inputs, ids, strict=True)
+        _describe(given, called, len(chosen), out)
+        for given, called, chosen in zip(inputs, _name_all(inputs), ids, strict=True)
     ]
     parts = encode_selection(
         name, members, ids, classes=merged, labels=labels, own_labels=own, options=options
@@ -200,13 +201,21 @@ def _write(
     )
 
 
-def _describe(given: Input, chosen: int, out: Path) -> Member:
+def _name_all(inputs: Sequence[Input]) -> list[str]:
+    """Return what the folders or URLs are called, with as much before it as tells them apart."""
+    words = [given.words for given in inputs]
+    depths = range(1, max(map(len, words)) + 1)
+    names = (["/".join(path[-depth:]) for path in words] for depth in depths)
+    return next((each for each in names if len({*each}) == len(each)), ["/".join(w) for w in words])
+
+
+def _describe(given: Input, name: str, chosen: int, out: Path) -> Member:
     dataset, folder = given.dataset, local_folder(given.location)
     hint = str(given.location)
     if folder is not None:
         hint = path_to_text(os.path.relpath(folder.resolve(), out.resolve().parent))
     return Member(
-        name=path_to_text(given.name),
+        name=path_to_text(name),
         content=dataset.content,
         samples=dataset.layout.samples,
         chosen=chosen,

@@ -360,6 +360,13 @@ def test_a_selection_whose_dataset_has_changed_or_gone_is_one_line(tmp_path: Pat
         read_all(out)
 
 
+def test_datasets_of_one_name_are_told_apart(home: Path, tmp_path: Path) -> None:
+    for folder in ("x", "y"):
+        write_labelled(tmp_path / folder / "train", NONE, samples=5 + len(folder) * ord(folder))
+    out = select(tmp_path, str(tmp_path / "x" / "train"), str(tmp_path / "y" / "train"))
+    assert [member.name for member in Selection.open(out).members] == ["x/train", "y/train"]
+
+
 def test_it_says_what_it_chose(home: Path) -> None:
     result = call_feeder(
         "select", "x", home / "cats", home / "birds", "--classes", "owl", "--out", home / "o.sel"
