@@ -471,12 +471,14 @@ def test_hints_of_a_selection_name_samples_of_its_datasets(
 def test_sparse_samples_are_fetched_alone_and_nothing_follows(
     folder: Path, fetcher: FakeFetcher, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The dataset's pieces have 16 samples, so that 1 in 20 is none."""
-    monkeypatch.setattr("feeder.node.selected_parts._SPARSE", 5)
-    sparse, dense = list(range(0, 101, 16)), list(range(94))
+    """Pieces have 16 samples: one is 1 in 16, which is not under 1 in 20."""
+    monkeypatch.setattr("feeder.node.selected_parts._SPARSE", 5)  # of 16 samples
+    sparse, dense = list(range(3, 101, 16)), list(range(94))
     session = make_session(1, "", window=4, shuffle=False)
-    with closing(Node(folder, fetcher, sparse, dense).fetches) as fetches:
-        batch = PendingBatch(session, 0, 1, BATCH)
+    node = Node(folder, fetcher, sparse, dense)
+    with closing(node.fetches) as fetches:
+        has_both = (len(node.selection.locate(session.plan.samples(n))) == 2 for n in range(9))
+        batch = PendingBatch(session, 0, [*has_both].index(True), BATCH)
         batch.fetch = 1
         fetches.begin(batch)
         told = fetcher.told()

@@ -17,7 +17,7 @@ PIECE = 32
 
 
 def cached() -> Any:
-    return SimpleNamespace(piece=PIECE, pieces_of=lambda ids: np.unique(ids // PIECE))
+    return SimpleNamespace(piece=PIECE, pieces=-(-10_000 // PIECE))
 
 
 def parts_of(*ids: list[int], names: tuple[str, ...], stored: tuple[str, ...]) -> SelectedParts:
@@ -55,9 +55,13 @@ def test_sparse_samples_are_fetched_alone_and_not_ahead(step: int, is_alone: boo
     assert parts.spread("s", [(0, 2)]) == ({} if is_alone else {"d": [(0, step + 1)]})
 
 
-def test_what_is_dense_in_the_pieces_that_it_touches_is_not_sparse() -> None:
-    parts = parts_of(list(range(64, 96)), names=("d",), stored=("d",))
-    assert split(parts, "s", [0]) == [("d", [64], False)]
+def test_it_is_decided_by_piece() -> None:
+    """Pieces 2, 3 and 6 are whole, 4 has none, and of 5 there is one sample."""
+    whole = [*range(64, 128), *range(192, 224)]
+    parts = parts_of(sorted([*whole, 170]), names=("d",), stored=("d",))
+    rows = [0, 63, 64, 65]
+    assert split(parts, "s", rows) == [("d", [64, 127, 192], False), ("d", [170], True)]
+    assert parts.spread("s", [(10, 97), (0, 5)]) == {"d": [(74, 128), (192, 224), (64, 69)]}
 
 
 def test_sources_are_those_of_the_members_by_their_own_names() -> None:
