@@ -1,12 +1,14 @@
 """Selections for tests, of datasets that exist only as their numbers."""
 
+import struct
 from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
+import xxhash
 from numpy.typing import NDArray
 
-from feeder.dataset.selection import Member, Selection
+from feeder.dataset.selection import CHECKSUM_BYTES, PREAMBLE, Member, Selection
 from feeder.dataset.selection_writer import encode_selection
 from feeder.plan.labels import INDEX_LABELS, LabelSpec
 
@@ -61,3 +63,14 @@ def write_selection(path: Path, data: bytes) -> Selection:
     """Write the file and open it."""
     path.write_bytes(data)
     return Selection.open(path)
+
+
+def resealed(data: bytes) -> bytes:
+    """The bytes with a checksum that fits."""
+    state = xxhash.xxh3_64(data[: PREAMBLE.size - CHECKSUM_BYTES])
+    state.update(data[PREAMBLE.size :])
+    return (
+        data[: PREAMBLE.size - CHECKSUM_BYTES]
+        + struct.pack("<Q", state.intdigest())
+        + (data[PREAMBLE.size :])
+    )

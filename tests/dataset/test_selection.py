@@ -11,13 +11,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-import xxhash
 from hypothesis import given
 from hypothesis import strategies as st
 
 from feeder.dataset.manifest import canonical_json
 from feeder.dataset.selection import (
-    CHECKSUM_BYTES,
     MAGIC,
     PREAMBLE,
     SAMPLES_MAX,
@@ -29,7 +27,13 @@ from feeder.dataset.selection import (
 from feeder.dataset.selection_writer import merge_classes, merge_rows
 from feeder.errors import ConfigError, DatasetError
 from feeder.plan.labels import LabelSpec
-from tests.dataset.selections import CLASSES, member, selection_bytes, write_selection
+from tests.dataset.selections import (
+    CLASSES,
+    member,
+    resealed,
+    selection_bytes,
+    write_selection,
+)
 
 id_sets = st.lists(st.sets(st.integers(0, 2000), max_size=60), min_size=1, max_size=5).filter(any)
 
@@ -231,17 +235,6 @@ def test_every_truncation_is_noticed(tmp_path: Path) -> None:
         path.write_bytes((VALID + bytes(8))[:size_bytes])
         with pytest.raises(DatasetError, match=r"FILE is (truncated|damaged|not a selection)"):
             Selection.open(path)
-
-
-def resealed(data: bytes) -> bytes:
-    """The bytes with a checksum that fits."""
-    state = xxhash.xxh3_64(data[: PREAMBLE.size - CHECKSUM_BYTES])
-    state.update(data[PREAMBLE.size :])
-    return (
-        data[: PREAMBLE.size - CHECKSUM_BYTES]
-        + struct.pack("<Q", state.intdigest())
-        + (data[PREAMBLE.size :])
-    )
 
 
 @pytest.mark.parametrize(("version", "remedy"), [(2, "upgrade feeder"), (0, "make it again")])
