@@ -241,22 +241,43 @@ def _own_labels(given: Input, ids: NDArray[np.int64], classes: Sequence[str]) ->
 def _apply_ids(sources: _Sources, criteria: Criteria) -> None:
     """Keep the samples that are listed by id, and leave out those that are excluded by id."""
     for samples in (criteria.listed, criteria.excluded):
-        if samples is None or not samples.ids:
+        if samples is None or samples.names:
             continue
-        texts = list(sources.parts)
         named = {content: np.zeros_like(i.mask) for content, i in sources.inputs.items()}
-        for place, ids in samples.ids.items():
-            part = sources.parts[texts[place]]
-            beyond = ids[(ids < 0) | (ids >= part.layout.samples)]
-            if len(beyond):
-                raise ConfigError(
-                    f"{samples.where}: {texts[place]} has no sample {beyond[0]}, it has 0 .. "
-                    f"{part.layout.samples - 1}"
-                )
-            if isinstance(part, Dataset):
-                named[part.content][ids] = True
-            else:
-                for group in part.locate(ids):
-                    named[part.members[group.member].content][group.sample_ids] = True
+        if samples.selection is None:
+            _mark_ids(sources, samples, named)
+        else:
+            _mark_selected(samples.selection, samples.where, named)
         for content, given in sources.inputs.items():
             given.mask &= named[content] if samples is criteria.listed else ~named[content]
+
+
+def _mark_selected(
+    selection: Selection, where: str, named: Mapping[str, NDArray[np.bool_]]
+) -> None:
+    """Mark the samples of a selection, of those datasets that ``named`` has by content."""
+    if named.keys().isdisjoint(member.content for member in selection.members):
+        raise ConfigError(f"{where}: it is a selection of other datasets than these")
+    for number, member in enumerate(selection.members):
+        if member.content in named:
+            named[member.content][selection.rows_of(number)[1]] = True
+
+
+def _mark_ids(
+    sources: _Sources, samples: SampleList, named: Mapping[str, NDArray[np.bool_]]
+) -> None:
+    """Mark the samples that are listed by the position of their DST and their id in it."""
+    texts = list(sources.parts)
+    for place, ids in samples.ids.items():
+        part = sources.parts[texts[place]]
+        beyond = ids[(ids < 0) | (ids >= part.layout.samples)]
+        if len(beyond):
+            raise ConfigError(
+                f"{samples.where}: {texts[place]} has no sample {beyond[0]}, it has 0 .. "
+                f"{part.layout.samples - 1}"
+            )
+        if isinstance(part, Dataset):
+            named[part.content][ids] = True
+        else:
+            for group in part.locate(ids):
+                named[part.members[group.member].content][group.sample_ids] = True

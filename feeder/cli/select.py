@@ -33,8 +33,9 @@ def add_parsers(subparsers: "argparse._SubParsersAction[Any]") -> None:
     option(select, "--classes A,B|@FILE", classes)
     option(select, "--exclude-classes A,B|@FILE", "none of these classes")
     listed = (
-        "only the samples that FILE lists: names as feeder names prints them, one a line, or ids "
-        "in a .npy file, (n,) or, of several DSTs, (n, 2): position of the DST, from 0, and id"
+        "only the samples that FILE lists: names as feeder names prints them, one a line; ids in "
+        "a .npy file, (n,) or, of several DSTs, (n, 2): position of the DST, from 0, and id; or "
+        "a selection"
     )
     option(select, "--list FILE", listed, dest="listed")
     option(select, "--exclude-list FILE", "none of the samples that FILE lists", dest="excluded")

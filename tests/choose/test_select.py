@@ -154,6 +154,15 @@ def test_lists_of_ids_choose_and_leave_out(home: Path, tmp_path: Path) -> None:
     assert {*read_all(last)} == {"cat07.jpg"}
 
 
+def test_a_selection_is_a_list_so_that_splits_are_disjoint(home: Path) -> None:
+    val = select(home, "cats", "--fraction", "0.3", name="val")
+    train = read_all(select(home, "cats", "birds", "--exclude-list", str(val), name="train"))
+    assert {**train, **read_all(val)} == ALL
+    assert train.keys().isdisjoint(read_all(val))
+    assert read_all(select(home, "cats", "birds", "--list", str(val))) == read_all(val)
+    assert "it is a selection of other datasets" in refused(home, "birds", "--list", str(val))
+
+
 def test_relabelling_comes_before_the_choice_by_class(home: Path, tmp_path: Path) -> None:
     (tmp_path / "r.csv").write_text('name,class\ncat00.jpg,"wolf, grey"\ncat01.jpg,cat\n')
     out = select(home, "cats", "birds", "--relabel", str(tmp_path / "r.csv"))
