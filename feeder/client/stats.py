@@ -136,7 +136,7 @@ def request_sources(
             if len(answer.rows) != len(wanted) or max(places) >= len(answer.datasets):
                 raise ProtocolError(f"{endpoint} breaks the protocol: sources of other samples")
             for sample_id, (place, own_id) in zip(wanted, answer.rows, strict=True):
-                sources[sample_id] = answer.datasets[place].name, own_id
+                sources[sample_id] = answer.datasets[place][0], own_id
     return sources
 
 

@@ -9,9 +9,10 @@ import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from feeder.choose.members import check_member, find_member
+from feeder.choose.members import check_member, find_member, list_places
 from feeder.daemon.config import Config
 from feeder.dataset.files import Location, local_folder
+from feeder.dataset.first_read import check_readable
 from feeder.dataset.manifest import load_manifest
 from feeder.dataset.selection import Selection, is_selection
 from feeder.worker.messages import MEMBER_PREFIX, SelectionSource
@@ -43,6 +44,14 @@ def add_selections(
     names: dict[str, str] = {}  # by content fingerprint
     for name, folder in sorted(config.data.items()):
         names.setdefault(load_manifest(Path(folder)).content, name)
+    places = [
+        place
+        for selection in selections.values()
+        for member in selection.members
+        if member.content not in names
+        for place in list_places(selection, member)
+    ]
+    check_readable({f"what may be a dataset at {place}": place for place in places})
     sources: dict[str, SelectionSource] = {}
     for served, selection in selections.items():
         known: dict[str, Location] = {c: Path(config.data[name]) for c, name in names.items()}

@@ -44,7 +44,7 @@ from feeder.dataset.manifest import canonical_json
 from feeder.errors import ConfigError, DatasetError
 from feeder.plan.epoch import ShardLayout
 from feeder.plan.labels import INDEX_LABELS, LabelRows, LabelSpec
-from feeder.process.path_text import printable
+from feeder.process.path_text import encode_name, printable
 from feeder.process.regular_file import open_regular_file
 
 MAGIC: Final = b"FEEDSLCT"
@@ -355,6 +355,8 @@ def _check_header(header: SelectionHeader, file_bytes: int, end: int) -> None:
     for member in members:
         if member.chosen > member.samples:
             raise ValueError(f"it counts {member.chosen} of {member.samples} samples of a dataset")
+        if b"\0" in encode_name(member.name + member.hint):  # ValueError for lone surrogates
+            raise ValueError("the name or place of a dataset has a zero byte")
         contradiction = member.labels.find_contradiction(len(member.classes))
         if contradiction is not None:
             raise ValueError(contradiction)

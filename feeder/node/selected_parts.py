@@ -15,7 +15,7 @@ from feeder.dataset.selection import Selection
 from feeder.disk_cache.cached import CachedDataset
 from feeder.disk_cache.ranges import Range, find_runs
 from feeder.session.admission import ServedDataset
-from feeder.wire.messages import SourceDataset, Sources, SourcesRequest
+from feeder.wire.messages import MAX_TEXT_CHARACTERS, Sources, SourcesRequest
 from feeder.worker.messages import escape_surrogates
 
 _SPARSE: Final = 20
@@ -92,12 +92,12 @@ class SelectedParts:
         if selection is None:
             dataset = served[request.dataset]
             assert isinstance(dataset, ServedDataset), "else it was refused"
-            own = SourceDataset(name=request.dataset, content=dataset.content)
+            own = request.dataset, dataset.content
             return Sources(datasets=(own,), rows=tuple((0, number) for number in ids.tolist()))
         numbers, own_ids = selection.split(ids)
         return Sources(
             datasets=tuple(
-                SourceDataset(name=escape_surrogates(member.name), content=member.content)
+                (escape_surrogates(member.name)[:MAX_TEXT_CHARACTERS], member.content)
                 for member in selection.members
             ),
             rows=tuple(zip(numbers.tolist(), own_ids.tolist(), strict=True)),

@@ -79,26 +79,17 @@ Epoch = Annotated[int, Meta(ge=0, le=MAX_EPOCH)]
 Index = Annotated[int, Meta(ge=0, lt=2**48)]
 Count = Annotated[int, Meta(ge=0, lt=2**48)]
 Rows = Annotated[int, Meta(ge=0, le=MAX_BATCH_SIZE)]
-SampleIds = Annotated[
-    tuple[Annotated[int, Meta(ge=0, lt=SAMPLES_LIMIT)], ...],
-    Meta(min_length=1, max_length=MAX_NAMES),
-]
+SampleId = Annotated[int, Meta(ge=0, lt=SAMPLES_LIMIT)]
+SampleIds = Annotated[tuple[SampleId, ...], Meta(min_length=1, max_length=MAX_NAMES)]
 SourceNames = Annotated[
     tuple[Annotated[bytes, Meta(max_length=MAX_NAME_BYTES)], ...],
     Meta(min_length=1, max_length=MAX_NAMES),
 ]
-SourceIds = Annotated[
-    tuple[Annotated[int, Meta(ge=0, lt=SAMPLES_LIMIT)], ...],
-    Meta(min_length=1, max_length=MAX_SOURCES),
-]
-BlobIds = Annotated[
-    tuple[Annotated[int, Meta(ge=0, lt=SAMPLES_LIMIT)], ...],
-    Meta(min_length=1, max_length=MAX_BLOBS),
-]
-BlobSizes = Annotated[
-    tuple[Annotated[int, Meta(ge=0, le=MAX_BLOBS_BYTES)], ...],
-    Meta(min_length=1, max_length=MAX_BLOBS),
-]
+SourceIds = Annotated[tuple[SampleId, ...], Meta(min_length=1, max_length=MAX_SOURCES)]
+SourceRow = tuple[Annotated[int, Meta(ge=0, lt=MAX_MEMBERS)], SampleId]
+BlobIds = Annotated[tuple[SampleId, ...], Meta(min_length=1, max_length=MAX_BLOBS)]
+BlobSize = Annotated[int, Meta(ge=0, le=MAX_BLOBS_BYTES)]
+BlobSizes = Annotated[tuple[BlobSize, ...], Meta(min_length=1, max_length=MAX_BLOBS)]
 Duration = Annotated[float, Meta(ge=0, le=1e12)]
 SampleCount = Annotated[int, Meta(ge=1, le=SAMPLES_LIMIT)]
 Window = Annotated[int, Meta(ge=1, le=MAX_WINDOW)]
@@ -394,28 +385,13 @@ class Names(_Message, frozen=True, kw_only=True):
     names: SourceNames
 
 
-class SourceDataset(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A dataset that a selection has samples of; of a dataset, itself."""
-
-    name: Text
-    content: Name
-
-
 class Sources(_Message, frozen=True, kw_only=True):
-    """Answers a SourcesRequest: for each of its samples, the dataset and its sample id there."""
+    """Answers a SourcesRequest: ``datasets`` are the names and content fingerprints of those that a
+    selection has samples of, or a dataset's own; ``rows``, by sample, the position in these and the
+    sample id there."""
 
-    datasets: Annotated[tuple[SourceDataset, ...], Meta(min_length=1, max_length=MAX_MEMBERS)]
-    rows: Annotated[
-        tuple[
-            tuple[
-                Annotated[int, Meta(ge=0, lt=MAX_MEMBERS)],
-                Annotated[int, Meta(ge=0, lt=SAMPLES_LIMIT)],
-            ],
-            ...,
-        ],
-        Meta(min_length=1, max_length=MAX_SOURCES),
-    ]
-    """The dataset's position in ``datasets``, and the id."""
+    datasets: Annotated[tuple[tuple[Text, Name], ...], Meta(min_length=1, max_length=MAX_MEMBERS)]
+    rows: Annotated[tuple[SourceRow, ...], Meta(min_length=1, max_length=MAX_SOURCES)]
 
 
 class Blobs(_Message, frozen=True, kw_only=True):
@@ -428,32 +404,10 @@ class Blobs(_Message, frozen=True, kw_only=True):
     sizes: BlobSizes
 
 
-ClientMessage = (
-    Hello
-    | Request
-    | Ping
-    | Bye
-    | StatsRequest
-    | HostStatsRequest
-    | NamesRequest
-    | SourcesRequest
-    | BlobsRequest
-)
-NodeMessage = (
-    Welcome
-    | Refused
-    | NotReady
-    | Chunk
-    | Lent
-    | Failed
-    | Pong
-    | Draining
-    | Stats
-    | HostStats
-    | Names
-    | Sources
-    | Blobs
-)
+_Inquiry = StatsRequest | HostStatsRequest | NamesRequest | SourcesRequest | BlobsRequest
+ClientMessage = Hello | Request | Ping | Bye | _Inquiry
+_Information = Stats | HostStats | Names | Sources | Blobs
+NodeMessage = Welcome | Refused | NotReady | Chunk | Lent | Failed | Pong | Draining | _Information
 
 _AnyMessage = TypeVar("_AnyMessage")
 

@@ -17,7 +17,6 @@ from feeder.wire.messages import (
     NodeMessage,
     Refused,
     RefusedCode,
-    SourceDataset,
     Sources,
     SourcesRequest,
     Stats,
@@ -104,8 +103,7 @@ def test_ids_that_no_dataset_has_are_not_sent(number: int) -> None:
 
 
 def sources(*rows: tuple[int, int]) -> Sources:
-    datasets = tuple(SourceDataset(name=name, content="f") for name in ("cats", "birds"))
-    return Sources(datasets=datasets, rows=rows)
+    return Sources(datasets=(("cats", "f"), ("birds", "g")), rows=rows)
 
 
 def test_sources_of_many_samples_are_asked_for_in_parts() -> None:

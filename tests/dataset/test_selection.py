@@ -278,6 +278,8 @@ TABLES = [{"name": "sources", "dtype": "<i8"}, {"name": "labels", "dtype": "<i4"
         (changed_member(samples=2), "it counts 3 of 2 samples of a dataset"),
         (changed_member(labels={"kind": "none", "width": 1}), "its labels are of kind none"),
         (changed_member(labels={"kind": "text"}), "kind"),
+        (changed_member(hint="a\0b"), "has a zero byte"),
+        (changed_member(name="\ud800"), "surrogates not allowed"),
         (changed_member(chosen=2), "a row is no sample of its datasets"),
         (changed_member(samples=700), "a row is no sample of its datasets"),
     ],

@@ -28,7 +28,6 @@ from feeder.wire.messages import (
     Pong,
     Refused,
     Request,
-    SourceDataset,
     Sources,
     SourcesRequest,
     Stats,
@@ -78,7 +77,7 @@ NODE_MESSAGES = (
     Draining(session=1),
     Stats(counters={"a": 1, "b": 2.5, "c": "d"}),
     Names(names=(b"n01/a.JPEG", b"caf\xe9.jpg", b"")),
-    Sources(datasets=(SourceDataset(name="a", content="f"),), rows=((0, 5), (0, 2**48 - 1))),
+    Sources(datasets=(("a", "f"),), rows=((0, 5), (0, 2**48 - 1))),
     Blobs(sizes=(5, 0, 2**24)),
 )
 

@@ -10,7 +10,7 @@ from feeder.dataset.selection import Selection
 from feeder.node.selected_parts import SelectedParts
 from feeder.plan.epoch import ShardLayout
 from feeder.session.admission import ServedDataset
-from feeder.wire.messages import SourceDataset, Sources, SourcesRequest
+from feeder.wire.messages import Sources, SourcesRequest
 from tests.dataset.selections import member, selection_bytes
 
 PIECE = 32
@@ -69,10 +69,10 @@ def test_sources_are_those_of_the_members_by_their_own_names() -> None:
     served = ServedDataset(content="f", classes=(), layout=ShardLayout(samples=9, shards=1))
     request = SourcesRequest(dataset="s", sample_ids=(2, 0, 1, 2))
     assert parts.find_sources(request, {"s": served}) == Sources(
-        datasets=tuple(SourceDataset(name=f"m{n}", content=f"{n:032x}") for n in range(2)),
+        datasets=tuple((f"m{n}", f"{n:032x}") for n in range(2)),
         rows=((0, 9), (0, 3), (1, 4), (0, 9)),
     )
     plain = SourcesRequest(dataset="d", sample_ids=(8, 5))
     assert parts.find_sources(plain, {"d": served}) == Sources(
-        datasets=(SourceDataset(name="d", content="f"),), rows=((0, 8), (0, 5))
+        datasets=(("d", "f"),), rows=((0, 8), (0, 5))
     )

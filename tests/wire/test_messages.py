@@ -32,7 +32,6 @@ from feeder.wire.messages import (
     Pong,
     RefusedCode,
     Request,
-    SourceDataset,
     Stats,
     VersionMismatch,
     decode_from_client,
@@ -84,9 +83,7 @@ FIELDS: dict[str, st.SearchStrategy[Any]] = {
     "sizes": st.lists(st.integers(0, MAX_BLOBS_BYTES), min_size=1).map(tuple),
     "counters": st.dictionaries(names, counters, max_size=5),
     "report": st.none(),
-    "datasets": st.lists(
-        st.builds(SourceDataset, name=texts, content=names), min_size=1, max_size=3
-    ).map(tuple),
+    "datasets": st.lists(st.tuples(texts, names), min_size=1, max_size=3).map(tuple),
     "rows": st.lists(st.tuples(st.integers(0, 1023), indices), min_size=1, max_size=9).map(tuple),
 }
 messages = st.sampled_from(get_args(ClientMessage | NodeMessage)).flatmap(
@@ -187,7 +184,7 @@ NAMES = {"type": "Names", "names": [b"\xff" * MAX_NAME_BYTES] * MAX_NAMES}
 SOURCES_REQUEST = {"type": "SourcesRequest", "dataset": "d", "sample_ids": [0] * MAX_SOURCES}
 SOURCES: dict[str, Any] = {
     "type": "Sources",
-    "datasets": [{"name": "a", "content": "f"}],
+    "datasets": [["a", "f"]],
     "rows": [[0, 2**48 - 1]],
 }
 BLOBS_REQUEST = {"type": "BlobsRequest", "content": "f", "sample_ids": [0, 2**48 - 1]}
@@ -308,7 +305,7 @@ MALFORMED: list[tuple[dict[str, Any], dict[str, list[object]]]] = [
     (
         SOURCES,
         {
-            "datasets": [[], [{"name": "a"}], [{"name": "a", "content": ""}], None],
+            "datasets": [[], [["a"]], [["a", ""]], [["x" * 4097, "f"]], None],
             "rows": [[], [[-1, 0]], [[1024, 0]], [[0, 2**48]], [[0]], [[0, 0]] * (MAX_SOURCES + 1)],
         },
     ),
