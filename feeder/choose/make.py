@@ -95,6 +95,8 @@ def select(
             listed[place] = np.unique(ids.astype(np.int64))
             if len(listed[place]) < len(ids):
                 raise ConfigError(f"feeder.select: an id of {text} comes twice: give each once")
+    if len({*texts}) < len(texts):
+        raise ConfigError("feeder.select: a dataset comes twice, as text and as a path")
     samples = SampleList(where="feeder.select", ids=listed)
     with _open_all(texts) as sources:
         for place in range(len(texts)):  # those with None are listed wholly
@@ -172,10 +174,7 @@ def _write(
     if not 1 <= samples <= SAMPLES_MAX:
         what = "no sample is left" if not samples else f"{samples:,} are over {SAMPLES_MAX:,}"
         raise ConfigError(f"nothing is written to {out}: {what}: check the options")
-    labels = sources.labels
-    if labels.kind == "multi":
-        labels = LabelSpec(kind="multi", width=len(merged))
-    own = None
+    labels, own = sources.labels, None
     if any(given.labels is not None for given in inputs):
         own = [
             _own_labels(given, chosen, merged) for given, chosen in zip(inputs, ids, strict=True)
