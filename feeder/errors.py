@@ -16,8 +16,8 @@
 Each message is one line: what is wrong, where, and what to do about it. The command line prints it
 as ``feeder: error: …`` and exits with the class's ``exit_status``:
 
-    0 done    1 a bench found a fault    2 ConfigError    3 DatasetError    4 ResourceError
-    5 PeerError, or a StoreError that may pass    6 ProtocolError
+    0 done    1 a fault, or a difference, was found    2 ConfigError    3 DatasetError
+    4 ResourceError    5 PeerError, or a StoreError that may pass    6 ProtocolError
     130, 143 stopped by SIGINT, by SIGTERM (128 + its number)
     141 OutputClosedError (128 + SIGPIPE, as of a program that SIGPIPE ends)
 """

@@ -117,6 +117,7 @@ ROOMS: Mapping[str, Row] = {
         "google_crc32c lmdb numpy msgspec pyarrow scipy xxhash zstandard",
     ),
     "convert": row("errors plan process jpeg dataset source", "numpy PIL turbojpeg"),
+    "choose": row("errors plan process store dataset", "numpy xxhash"),
     "survey": row("errors plan process jpeg jpeg.crop_decode dataset", "numpy xxhash PIL"),
     "pack": row(
         "errors plan process host jpeg jpeg.crop_decode dataset source source.label_files "
@@ -139,12 +140,13 @@ ROOMS: Mapping[str, Row] = {
     "monitoring": row("errors metrics process diagnosis", "prometheus_client"),
     "doctor": row("errors installation process host jpeg security sample", "zmq"),
     "daemon": row(
-        f"{DECODING} security client session worker disk_cache node diagnosis monitoring doctor",
+        f"{DECODING} security client session choose worker disk_cache node diagnosis monitoring "
+        "doctor",
         "msgspec",
     ),
     "cli": row(
-        f"{DECODING} security client client.core source survey pack pack_cache repack diagnosis "
-        "doctor daemon screens cluster store disk_cache",
+        f"{DECODING} security client client.core source choose survey pack pack_cache repack "
+        "diagnosis doctor daemon screens cluster store disk_cache",
         "msgspec numpy zmq PIL",
     ),
     "cluster.policy": row("process", "", pure=True),

@@ -33,7 +33,7 @@ import operator
 import weakref
 from collections.abc import Iterator, Mapping
 from functools import partial
-from typing import Generic, Self, TypeVar
+from typing import Any, Generic, Self, TypeVar
 
 import msgspec
 import numpy as np
@@ -232,6 +232,19 @@ class Loader(LikeDataLoader, Generic[AnyBatch]):
         ids = _check_ids(sample_ids, self.dataset)
         names = self._feed.request_names({each for each in ids if each >= 0})
         return [names.get(each, "") for each in ids]
+
+    def source_ids(self, batch: AnyBatch | ArrayLike) -> list[tuple[str, int]]:
+        """Return the dataset and the sample id there of each row of a batch of a selection.
+
+        ``batch`` may also be sample ids, as for ``names``. A sample of a dataset, which is no
+        selection, is from itself. Padding rows have ("", -1). Datasets are named as the selection
+        names them: by the last part of their folder or URL. Raises what ``names`` raises.
+        """
+        self._feed.check_usable()
+        given: Any = batch
+        ids = _check_ids(getattr(given, "sample_ids", given), self.dataset)
+        sources = self._feed.request_sources({each for each in ids if each >= 0})
+        return [sources.get(each, ("", -1)) for each in ids]
 
     def statistics(self) -> LoaderStatistics:
         """Return the counters so far, and the latest epoch's times; also after ``close``."""

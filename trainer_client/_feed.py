@@ -17,7 +17,7 @@ from feeder.client.core.prefetch import BatchSequence
 from feeder.client.core.session import ClientSession
 from feeder.client.endpoints import Directory
 from feeder.client.host_memory import Allocate, HostRows, SlotBuffer
-from feeder.client.stats import request_names
+from feeder.client.stats import request_names, request_sources
 from feeder.client.transport import Transport
 from feeder.errors import ConfigError, DatasetError, FeederError, PeerError
 from feeder.plan.labels import INDEX_LABELS
@@ -30,6 +30,7 @@ from trainer_client._ranks import Ranks
 MAX_TIMEOUT_S: Final = 86_400
 
 AnyBatch = TypeVar("AnyBatch")
+_Fact = TypeVar("_Fact")
 
 
 class Delivery(Struct, frozen=True, kw_only=True):
@@ -250,13 +251,22 @@ class Feed(Generic[AnyBatch]):
 
     def request_names(self, sample_ids: Iterable[int]) -> dict[int, str]:
         """The names of samples by id, from the first feeder that can read them in time."""
+        return self._request(request_names, sample_ids)
+
+    def request_sources(self, sample_ids: Iterable[int]) -> dict[int, tuple[str, int]]:
+        """Dataset and id there of samples by id, from the first feeder that replies in time."""
+        return self._request(request_sources, sample_ids)
+
+    def _request(
+        self, request: Callable[..., dict[int, _Fact]], sample_ids: Iterable[int]
+    ) -> dict[int, _Fact]:
         dataset, content = self._session.job.hello.dataset, self.welcome.content
         problem: FeederError = PeerError(
             f"{self.name}: no feeder serves this loader now: try again later"
         )
         for endpoint in self._session.served_endpoints:
             try:
-                return request_names(
+                return request(
                     endpoint, dataset, sample_ids, self._timeout_s, self._keys, content=content
                 )
             except (PeerError, DatasetError) as error:  # another one may read it

@@ -1,4 +1,4 @@
 """Which samples: what ``feeder select`` chooses, and what ``feeder diff`` finds to differ.
 
-May import: errors, plan, process, dataset.
+May import: errors, plan, process, store, dataset.
 """

@@ -12,6 +12,7 @@ import xxhash
 from numpy.typing import NDArray
 
 from feeder.choose.where import Condition
+from feeder.dataset.selection import Selection, is_selection
 from feeder.errors import ConfigError
 from feeder.process.path_text import encode_name, printable
 from feeder.process.regular_file import open_regular_file
@@ -22,12 +23,13 @@ _RELABEL_HEAD: Final = ["name", "class"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SampleList:
-    """Samples that a file lists, by name or by id."""
+    """Samples that a file lists: by name, by id, or as a selection."""
 
     where: str
     names: frozenset[bytes] = frozenset()
     ids: Mapping[int, NDArray[np.int64]] = field(default_factory=dict)
     """By the position of their DST; each once, ascending."""
+    selection: Selection | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,9 +89,11 @@ def read_list(option: str, text: str, datasets: int) -> SampleList:
     """Return the samples that a file lists for so many DSTs; ConfigError.
 
     A .npy file has ids (n,), or (n, 2): the position of the DST in the command, and the id. Any
-    other has names, one a line.
+    other that is no selection has names, one a line.
     """
     where = f"{option} {text}"
+    if is_selection(text):
+        return SampleList(where=where, selection=Selection.open(text))
     if not text.endswith(".npy"):
         names = frozenset(_read_lines(option, text))
         if not names:

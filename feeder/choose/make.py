@@ -71,6 +71,8 @@ def select(
     ``feeder serve --data NAME=OUT``. Raises ConfigError, DatasetError and ResourceError.
     """
     where, texts = "feeder.select", [os.fspath(text) for text in datasets]
+    if len({*texts}) < len(texts):
+        raise ConfigError(f"{where}: a dataset comes twice, as text and as a path")
     given = [None if ids is None else _as_ids(text, ids) for text, ids in datasets.items()]
     mix = [f"{os.fspath(text)}={share:.9f}" for text, share in (shares or {}).items()]
     weighting = read_weighting([], balance, mix, epoch_samples)
@@ -154,16 +156,14 @@ def _write(
     if not 1 <= samples <= SAMPLES_MAX:
         what = "no sample is left" if not samples else f"{samples:,} are over {SAMPLES_MAX:,}"
         raise ConfigError(f"nothing is written to {out}: {what}: check the options")
-    labels = sources.labels
-    if labels.kind == "multi":
-        labels = LabelSpec(kind="multi", width=len(merged))
-    own = None
+    labels, own = sources.labels, None
     if any(given.labels is not None for given in inputs):
         own = [
             find_labels_of(given, chosen, merged) for given, chosen in zip(inputs, ids, strict=True)
         ]
     members = [
-        _describe(given, len(chosen), out) for given, chosen in zip(inputs, ids, strict=True)
+        _describe(given, called, len(chosen), out)
+        for given, called, chosen in zip(inputs, _name_all(inputs), ids, strict=True)
     ]
     draws = None
     if weighting is not None:
@@ -193,13 +193,21 @@ def _write(
     )
 
 
-def _describe(given: Input, chosen: int, out: Path) -> Member:
+def _name_all(inputs: Sequence[Input]) -> list[str]:
+    """Return what the folders or URLs are called, with as much before it as tells them apart."""
+    words = [given.words for given in inputs]
+    depths = range(1, max(map(len, words)) + 1)
+    names = (["/".join(path[-depth:]) for path in words] for depth in depths)
+    return next((each for each in names if len({*each}) == len(each)), ["/".join(w) for w in words])
+
+
+def _describe(given: Input, name: str, chosen: int, out: Path) -> Member:
     dataset, folder = given.dataset, local_folder(given.location)
     hint = str(given.location)
     if folder is not None:
         hint = path_to_text(os.path.relpath(folder.resolve(), out.resolve().parent))
     return Member(
-        name=path_to_text(given.name),
+        name=path_to_text(name),
         content=dataset.content,
         samples=dataset.layout.samples,
         chosen=chosen,
@@ -213,22 +221,43 @@ def _describe(given: Input, chosen: int, out: Path) -> Member:
 def _apply_ids(sources: Sources, criteria: Criteria) -> None:
     """Keep the samples that are listed by id, and leave out those that are excluded by id."""
     for samples in (criteria.listed, criteria.excluded):
-        if samples is None or not samples.ids:
+        if samples is None or samples.names:
             continue
-        texts = list(sources.parts)
         named = {content: np.zeros_like(i.mask) for content, i in sources.inputs.items()}
-        for place, ids in samples.ids.items():
-            part = sources.parts[texts[place]]
-            beyond = ids[(ids < 0) | (ids >= part.layout.samples)]
-            if len(beyond):
-                raise ConfigError(
-                    f"{samples.where}: {texts[place]} has no sample {beyond[0]}, it has 0 .. "
-                    f"{part.layout.samples - 1}"
-                )
-            if isinstance(part, Dataset):
-                named[part.content][ids] = True
-            else:
-                for group in part.locate(ids):
-                    named[part.members[group.member].content][group.sample_ids] = True
+        if samples.selection is None:
+            _mark_ids(sources, samples, named)
+        else:
+            _mark_selected(samples.selection, samples.where, named)
         for content, given in sources.inputs.items():
             given.mask &= named[content] if samples is criteria.listed else ~named[content]
+
+
+def _mark_selected(
+    selection: Selection, where: str, named: Mapping[str, NDArray[np.bool_]]
+) -> None:
+    """Mark the samples of a selection, of those datasets that ``named`` has by content."""
+    if named.keys().isdisjoint(member.content for member in selection.members):
+        raise ConfigError(f"{where}: it is a selection of other datasets than these")
+    for number, member in enumerate(selection.members):
+        if member.content in named:
+            named[member.content][selection.rows_of(number)[1]] = True
+
+
+def _mark_ids(
+    sources: Sources, samples: SampleList, named: Mapping[str, NDArray[np.bool_]]
+) -> None:
+    """Mark the samples that are listed by the position of their DST and their id in it."""
+    texts = list(sources.parts)
+    for place, ids in samples.ids.items():
+        part = sources.parts[texts[place]]
+        beyond = ids[(ids < 0) | (ids >= part.layout.samples)]
+        if len(beyond):
+            raise ConfigError(
+                f"{samples.where}: {texts[place]} has no sample {beyond[0]}, it has 0 .. "
+                f"{part.layout.samples - 1}"
+            )
+        if isinstance(part, Dataset):
+            named[part.content][ids] = True
+        else:
+            for group in part.locate(ids):
+                named[part.members[group.member].content][group.sample_ids] = True

@@ -29,7 +29,7 @@ def find_member(
     """
     if known and member.content in known:
         return known[member.content]
-    places = _places(selection, member)
+    places = list_places(selection, member)
     problems = []
     for place in places:
         try:
@@ -62,8 +62,8 @@ def check_member(selection: Selection, member: Member, content: str, where: str)
         )
 
 
-def _places(selection: Selection, member: Member) -> list[Path]:
-    """Local folders that may have a member: from its hint, then beside the selection's file."""
+def list_places(selection: Selection, member: Member) -> list[Path]:
+    """Return the folders that may have a member: its old one, then that beside the file."""
     beside = Path(selection.where).parent
     hint, name = member.hint, path_from_text(member.name)
     old = [] if is_remote(hint) else [beside / path_from_text(hint)]

@@ -37,11 +37,11 @@ class Input:
     """Class in the merged ones where it is not that of the dataset, else FROM_MEMBER."""
 
     @property
-    def name(self) -> str:
-        """What its folder or URL is called."""
+    def words(self) -> list[str]:
+        """The parts of its folder's path or of its URL."""
         folder = local_folder(self.location)
         text = str(self.location if folder is None else folder.absolute())
-        return text.rstrip("/").rpartition("/")[2] or text
+        return [word for word in text.split("/") if word] or [text]
 
     def own_labels(self) -> NDArray[np.int32]:
         """Return ``labels``, made if there are none."""

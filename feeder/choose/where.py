@@ -81,7 +81,7 @@ class _Parser:
 
     def _error(self, problem: str, at: int) -> ConfigError:
         shown = printable(self._text[:80]) + "…" * (len(self._text) > 80)
-        return ConfigError(f"--where {shown!r}: {problem} (character {at + 1})")
+        return ConfigError(f"--where {shown}: {problem} (character {at + 1})")
 
     def _take(self, *tokens: str) -> str | None:
         """Return the next token and go on if it is one of these, else None."""

@@ -4,6 +4,6 @@ At the top, commands import only the standard library, and modules that import n
 runs them imports the rest, so that ``feeder --help`` stays quick.
 
 May import: errors, metrics, remedies, plan, wire, process, host, jpeg, dataset, sample, security,
-client, client.core, source, survey, pack, pack_cache, repack, diagnosis, doctor, daemon,
+client, client.core, source, choose, survey, pack, pack_cache, repack, diagnosis, doctor, daemon,
 screens, cluster, store, disk_cache.
 """

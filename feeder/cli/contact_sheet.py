@@ -78,15 +78,18 @@ def note_samples(
     *,
     seed: int,
     epoch: int,
+    own_ids: NDArray[np.int64] | None = None,
 ) -> list[Note]:
-    """The notes of n samples.
+    """The notes of n samples. Those of a selection have ``own_ids`` in their datasets, by which
+    their crops and augmentations are drawn.
 
     Without the ``sizes``, which a client does not know, the notes have no sizes of crops.
     """
+    drawn = sample_ids if own_ids is None else own_ids
     # Whether a sample is mirrored does not depend on its size.
-    ones = np.ones(len(sample_ids), np.int64)
-    crops = _plan_crops(recipe, sample_ids, sizes or (ones, ones), seed, epoch)
-    augmentations = plan_augmentations(recipe, seed=seed, epoch=epoch, sample_ids=sample_ids)
+    ones = np.ones(len(drawn), np.int64)
+    crops = _plan_crops(recipe, drawn, sizes or (ones, ones), seed, epoch)
+    augmentations = plan_augmentations(recipe, seed=seed, epoch=epoch, sample_ids=drawn)
     notes = []
     for row, augmentation in enumerate(augmentations):
         facts = [f"sample {sample_ids[row]}"]

@@ -14,7 +14,7 @@ from feeder.cli.options import (
     perform,
     read_keys,
 )
-from feeder.dataset.files import local_folder, parse_location
+from feeder.dataset.files import Location, local_folder, parse_location
 from feeder.errors import ConfigError, DatasetError
 from feeder.process.path_text import printable
 from feeder.survey.numbers import plural
@@ -28,8 +28,9 @@ def add_parsers(subparsers: "argparse._SubParsersAction[Any]") -> None:
     verify = subparsers.add_parser(
         "verify",
         help="check every checksum and every sample of a dataset",
-        description="Check every byte of the dataset DST and decode every sample. Print one line "
-        "for each problem; the exit status is 0 if there is none, else 3.",
+        description="Check every byte of the dataset DST and decode every sample. Of a selection, "
+        "check its file, then all of each of its datasets. Print one line for each problem; the "
+        "exit status is 0 if there is none, else 3.",
     )
     verify.add_argument("dataset", type=parse_location, metavar="DST")
     add_jobs_option(verify)
@@ -66,8 +67,8 @@ def add_parsers(subparsers: "argparse._SubParsersAction[Any]") -> None:
         help="show from which files samples were packed",
         description="Print the names that samples had in the source of the dataset DST, a line for "
         "each ID in the given order: a path below the source's folder, a key in a tar. Ids are "
-        "those of batch.sample_ids. With an ENDPOINT (tcp://HOST:PORT or ipc:///PATH) in place of "
-        "DST, the feeder there is asked.",
+        "those of batch.sample_ids, also where DST is a selection. With an ENDPOINT "
+        "(tcp://HOST:PORT or ipc:///PATH) in place of DST, the feeder there is asked.",
     )
     names.add_argument("dataset", metavar="DST|ENDPOINT")
     names.add_argument("ids", metavar="ID", type=int, nargs="+")
@@ -89,6 +90,37 @@ def add_parsers(subparsers: "argparse._SubParsersAction[Any]") -> None:
 
 
 def run_verify(arguments: argparse.Namespace) -> int:
+    from feeder.dataset.selection import is_selection
+
+    folder = local_folder(arguments.dataset)
+    if folder is not None and is_selection(folder):
+        return _verify_selection(folder, arguments)
+    return _verify(arguments.dataset, arguments)
+
+
+def _verify_selection(path: Path, arguments: argparse.Namespace) -> int:
+    """Verify a selection's file, then all of each of its datasets."""
+    from feeder.choose.members import check_member, find_member
+    from feeder.dataset.manifest import load_manifest
+    from feeder.dataset.selection import Selection
+
+    selection = Selection.open(path)
+    if selection.compute_content() != selection.content:
+        raise DatasetError(f"{path} is damaged (its content fingerprint does not match)")
+    samples, members = plural(selection.samples, "sample"), len(selection.members)
+    print(
+        f"{path} is whole: {samples} of {plural(members, 'dataset')}, content fingerprint "
+        f"{selection.content}"
+    )
+    statuses = []
+    for member in selection.members:
+        place = find_member(selection, member)
+        check_member(selection, member, load_manifest(place).content, str(place))
+        statuses.append(_verify(place, arguments))
+    return max(statuses)
+
+
+def _verify(location: Location, arguments: argparse.Namespace) -> int:
     from feeder.pack.task_pool import choose_jobs
     from feeder.pack.verify import verify_dataset
 
@@ -97,7 +129,7 @@ def run_verify(arguments: argparse.Namespace) -> int:
     def work(progress: "ProgressLine") -> "Manifest":
         nonlocal problems
         jobs = choose_jobs(arguments.jobs)
-        manifest, found = verify_dataset(arguments.dataset, jobs=jobs, progress=progress)
+        manifest, found = verify_dataset(location, jobs=jobs, progress=progress)
         for problem in found:
             problems += 1
             progress.clear()
@@ -107,9 +139,9 @@ def run_verify(arguments: argparse.Namespace) -> int:
     manifest = perform(work, lambda _: f"; {plural(problems, 'problem')} found so far")
     shards = f"{plural(manifest.samples, 'sample')} in {plural(len(manifest.shards), 'shard')}"
     if problems:
-        print(f"{arguments.dataset} is damaged: {plural(problems, 'problem')} in {shards}")
+        print(f"{location} is damaged: {plural(problems, 'problem')} in {shards}")
         return DatasetError.exit_status
-    print(f"{arguments.dataset} is whole: {shards}, content fingerprint {manifest.content}")
+    print(f"{location} is whole: {shards}, content fingerprint {manifest.content}")
     return 0
 
 
@@ -166,11 +198,11 @@ def run_names(arguments: argparse.Namespace) -> int:
 
 
 def _read_names(arguments: argparse.Namespace) -> list[str]:
-    from feeder.dataset.opened import Dataset
+    from feeder.choose.members import open_samples
 
     if arguments.name is not None:
         raise ConfigError("--dataset goes with an ENDPOINT; a folder is the dataset itself")
-    with Dataset.open(parse_location(arguments.dataset)) as dataset:
+    with open_samples(parse_location(arguments.dataset)) as dataset:
         samples = dataset.layout.ids
         for number in arguments.ids:
             if not 0 <= number < samples:

@@ -135,30 +135,51 @@ def _preview_dataset(arguments: argparse.Namespace) -> "_Sheet":
     """Show crops of a dataset, or with ``--boxes`` whole images with the crops outlined."""
     import numpy as np
 
+    from feeder.choose.members import open_samples
     from feeder.cli.contact_sheet import Note, name_labels, note_samples, outline_crops
     from feeder.dataset.opened import Dataset
     from feeder.plan.packing import Pixels, pixel_layout_of, unpack_levels
     from feeder.sample.reader import SampleReader
+    from feeder.sample.selected_reader import SelectedReader
 
     seed, epoch, index = arguments.seed, arguments.epoch, arguments.index
-    with Dataset.open(arguments.dataset_path) as dataset:
-        recipe = _recipe(arguments, dataset.layout.samples)
+    with open_samples(arguments.dataset_path) as dataset:
+        recipe = _recipe(arguments, dataset.layout.ids)
         plan = recipe.plan_epoch(dataset.layout, seed=seed, epoch=epoch)
         _check_index(index, plan.batches, recipe)
         ids = plan.samples(index, 0, min(arguments.images, plan.valid(index)))
         records = dataset.read_records(ids)
         sizes = records["width"].astype(np.int64), records["height"].astype(np.int64)
-        notes = note_samples(recipe, ids, sizes, seed=seed, epoch=epoch)
+        # Of a selection, all is drawn by the ids that samples have in their datasets.
+        parts = [(dataset, ids, np.arange(len(ids)))] if isinstance(dataset, Dataset) else []
+        if not isinstance(dataset, Dataset):
+            groups = dataset.selection.locate(ids)
+            parts = [(dataset.member(g.member), g.sample_ids, g.rows) for g in groups]
+        own_ids = np.empty_like(ids)
+        for _, part_ids, rows in parts:
+            own_ids[rows] = part_ids
+        notes = note_samples(recipe, ids, sizes, seed=seed, epoch=epoch, own_ids=own_ids)
         labels = np.empty((len(ids), *dataset.labels.row_shape), dataset.labels.dtype)
         if arguments.boxes:
             dataset.read_labels(ids, records, labels)
-            pictures = outline_crops(dataset, recipe, ids, sizes, seed=seed, epoch=epoch)
+            outlined: list[NDArray[np.uint8]] = [np.empty(0, np.uint8)] * len(ids)
+            for member, part_ids, rows in parts:
+                part_sizes = sizes[0][rows], sizes[1][rows]
+                drawn = outline_crops(member, recipe, part_ids, part_sizes, seed=seed, epoch=epoch)
+                for row, picture in zip(rows.tolist(), drawn, strict=True):
+                    outlined[row] = picture
+            pictures = np.stack(outlined)
             notes = [Note(note.facts) for note in notes]  # neither mirrored nor augmented
         else:
             layout = pixel_layout_of(recipe.packing)
             shape = (len(ids), *layout.image_shape(recipe.image_size))
             pixels: Pixels = np.empty(shape, layout.dtype)
-            reader = SampleReader(dataset, recipe)
+            reader: SampleReader | SelectedReader
+            if isinstance(dataset, Dataset):
+                reader = SampleReader(dataset, recipe)
+            else:
+                members = dataset.member
+                reader = SelectedReader(dataset, lambda n: SampleReader(members(n), recipe))
             reader.fill(ids, seed=seed, epoch=epoch, pixels=pixels, labels=labels)
             pictures = unpack_levels(pixels, layout)
         return recipe, pictures, name_labels(dataset.labels, labels, dataset.classes), notes
@@ -166,11 +187,14 @@ def _preview_dataset(arguments: argparse.Namespace) -> "_Sheet":
 
 def _preview_served(arguments: argparse.Namespace) -> "_Sheet":
     """Show a batch that the daemon at ``--from`` serves."""
+    import numpy as np
+
     from feeder.cli.contact_sheet import name_labels, note_samples
     from feeder.client.core.links import Job
     from feeder.client.core.prefetch import BatchSequence
     from feeder.client.core.session import ClientSession
     from feeder.client.endpoints import Directory
+    from feeder.client.stats import request_sources
     from feeder.client.transport import Transport
     from feeder.plan.packing import pixel_layout_of, unpack_levels
     from feeder.process.name_lookup import resolve_endpoint
@@ -203,7 +227,11 @@ def _preview_served(arguments: argparse.Namespace) -> "_Sheet":
         ids = rows.sample_ids[:count].copy()
         pictures = unpack_levels(rows.pixels[:count], pixel_layout_of(recipe.packing))
         captions = name_labels(welcome.labels, labels, classes)
-    return recipe, pictures, captions, note_samples(recipe, ids, None, seed=seed, epoch=epoch)
+    remaining_s = max(0.1, deadline_s - time.monotonic())
+    sources = request_sources(endpoint, arguments.dataset, ids.tolist(), remaining_s, keys)
+    own_ids = np.array([sources[number][1] for number in ids.tolist()], np.int64)
+    notes = note_samples(recipe, ids, None, seed=seed, epoch=epoch, own_ids=own_ids)
+    return recipe, pictures, captions, notes
 
 
 def _recipe(arguments: argparse.Namespace, samples: int) -> "Recipe":

@@ -2,15 +2,19 @@
 
 import argparse
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from feeder.cli.options import option, perform
+from feeder.dataset.files import parse_location
 from feeder.errors import ConfigError
 from feeder.process.path_text import printable
 from feeder.survey.numbers import plural
 
 if TYPE_CHECKING:
     from feeder.choose.criteria import Criteria
+
+_NAMES_SHOWN: Final = 3
+_SIGNS: Final = {"added": "+", "removed": "-", "changed": "~", "relabelled": "="}
 
 
 def add_parsers(subparsers: "argparse._SubParsersAction[Any]") -> None:
@@ -29,8 +33,9 @@ def add_parsers(subparsers: "argparse._SubParsersAction[Any]") -> None:
     option(select, "--classes A,B|@FILE", classes)
     option(select, "--exclude-classes A,B|@FILE", "none of these classes")
     listed = (
-        "only the samples that FILE lists: names as feeder names prints them, one a line, or ids "
-        "in a .npy file, (n,) or, of several DSTs, (n, 2): position of the DST, from 0, and id"
+        "only the samples that FILE lists: names as feeder names prints them, one a line; ids in "
+        "a .npy file, (n,) or, of several DSTs, (n, 2): position of the DST, from 0, and id; or "
+        "a selection"
     )
     option(select, "--list FILE", listed, dest="listed")
     option(select, "--exclude-list FILE", "none of the samples that FILE lists", dest="excluded")
@@ -63,6 +68,19 @@ def add_parsers(subparsers: "argparse._SubParsersAction[Any]") -> None:
     epoch_samples = "draws of an epoch (default: as many as samples)"
     option(select, "--epoch-samples N", epoch_samples, type=int)
     select.set_defaults(run=run_select)
+
+    diff = subparsers.add_parser(
+        "diff",
+        help="show what differs between two datasets or selections",
+        description="Compare the samples of A and B, datasets or selections, by name and content: "
+        "in B only (+ added), in A only (- removed), with another image (~ changed), with other "
+        "classes or labels (= relabelled). Print counts and the first names of each; the exit "
+        "status is 0 if nothing differs, 1 if something does, more after an error.",
+    )
+    diff.add_argument("old", type=parse_location, metavar="A")
+    diff.add_argument("new", type=parse_location, metavar="B")
+    option(diff, "--list", "print all names, a line each, and no counts")
+    diff.set_defaults(run=run_diff)
 
 
 def run_select(arguments: argparse.Namespace) -> int:
@@ -116,3 +134,26 @@ def _read_criteria(arguments: argparse.Namespace) -> "Criteria":
         relabel=read_relabelling(relabel) if relabel else {},
         relabel_where=f"--relabel {relabel}" if relabel else "",
     )
+
+
+def run_diff(arguments: argparse.Namespace) -> int:
+    from feeder.choose.diff import find_changes
+    from feeder.choose.members import open_samples
+
+    with open_samples(arguments.old) as old, open_samples(arguments.new) as new:
+        changes = find_changes(old, new)
+        is_same = True
+        for name, sign in _SIGNS.items():
+            ids = getattr(changes, name)
+            is_same &= not len(ids)
+            samples = old if name == "removed" else new
+            shown = ids if arguments.list else ids[:_NAMES_SHOWN]
+            if not arguments.list and len(ids):
+                print(f"{name}: {plural(len(ids), 'sample')}")
+            for sample_id in shown.tolist():
+                print(f"{sign} {printable(samples.read_name(sample_id))}")
+            if len(shown) < len(ids):
+                print(f"{sign} … and {len(ids) - len(shown):,} more: --list prints all")
+        if not arguments.list:
+            print(f"same: {plural(changes.same, 'sample')}")
+    return 0 if is_same else 1

@@ -224,7 +224,7 @@ def _replace_sources(
     Raises FeederError if a source cannot be packed, or has changed since it was and ``repack`` is
     false, and SystemExit if a signal stops the packing.
     """
-    from feeder.cli.serve_selections import add_selections, take_selections
+    from feeder.daemon.selections import add_selections, take_selections
     from feeder.dataset.first_read import check_readable
     from feeder.pack_cache.entry import class_warnings, is_source
     from feeder.store.address import StoreAddress, is_remote

@@ -17,6 +17,7 @@ from feeder.process.path_text import decode_name
 from feeder.security.keys import ClientKeys
 from feeder.wire.messages import (
     MAX_NAMES,
+    MAX_SOURCES,
     SAMPLES_LIMIT,
     Blobs,
     BlobsRequest,
@@ -26,12 +27,14 @@ from feeder.wire.messages import (
     NamesRequest,
     NodeMessage,
     Refused,
+    Sources,
+    SourcesRequest,
     Stats,
     StatsRequest,
 )
 
-_Request = StatsRequest | HostStatsRequest | NamesRequest | BlobsRequest
-_Answer = TypeVar("_Answer", Stats, HostStats, Names, Blobs)
+_Request = StatsRequest | HostStatsRequest | NamesRequest | SourcesRequest | BlobsRequest
+_Answer = TypeVar("_Answer", Stats, HostStats, Names, Sources, Blobs)
 _RATE_PAUSE_S: Final = 1.0  # after which a node takes requests of this client again
 
 
@@ -103,6 +106,38 @@ def request_names(
             del missing[: len(answer.names)]
             by_s = time.monotonic() + timeout_s
     return names
+
+
+def request_sources(
+    endpoint: str,
+    dataset: str,
+    sample_ids: Iterable[int],
+    timeout_s: float,
+    keys: ClientKeys | None = None,
+    *,
+    content: str = "",
+) -> dict[int, tuple[str, int]]:
+    """Where the samples of a selection are from, by id: the dataset's name, and the id there.
+
+    Those of a dataset are from itself. Arguments and errors are as for ``request_names``.
+    """
+    sources: dict[int, tuple[str, int]] = {}
+    missing = sorted(set(sample_ids))
+    with StatsLink(endpoint, keys) as link:
+        for first in range(0, len(missing), MAX_SOURCES):
+            wanted = tuple(missing[first : first + MAX_SOURCES])
+            request = SourcesRequest(dataset=dataset, content=content, sample_ids=wanted)
+            try:
+                answer = link.request(request, Sources, timeout_s)
+            except PeerError as error:
+                hint = "a feeder that does not know selections never replies to this: upgrade it"
+                raise PeerError(f"{error}; {hint}") from error
+            places = {place for place, _ in answer.rows}
+            if len(answer.rows) != len(wanted) or max(places) >= len(answer.datasets):
+                raise ProtocolError(f"{endpoint} breaks the protocol: sources of other samples")
+            for sample_id, (place, own_id) in zip(wanted, answer.rows, strict=True):
+                sources[sample_id] = answer.datasets[place][0], own_id
+    return sources
 
 
 def report_in(answer: HostStats, endpoint: str) -> HostReport:

@@ -45,6 +45,7 @@ from feeder.wire.messages import (
     NamesRequest,
     NotReady,
     Refused,
+    SourcesRequest,
     Stats,
     StatsRequest,
 )
@@ -99,7 +100,7 @@ def answer_early(
             case StatsRequest():
                 counters = {"packing": state.text, **flatten(router.counters)}
                 clients.send(peer, Stats(counters=counters))
-            case NamesRequest() | BlobsRequest():
+            case NamesRequest() | SourcesRequest() | BlobsRequest():
                 clients.send(peer, Refused(code="dataset", message=state.text))
             case _:  # of a session with the daemon before; its client greets, too
                 pass

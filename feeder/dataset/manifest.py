@@ -148,7 +148,8 @@ def read_manifest(files: DatasetFiles) -> bytes:
         _raise_missing(Path(files.where))
     except NotADirectoryError:
         raise DatasetError(
-            f"{files.where} is a file: a dataset is a folder (feeder pack)"
+            f"{files.where} is a file: a dataset is a folder (feeder pack); a selection (feeder "
+            "select) is for select, diff, serve, verify, names and preview"
         ) from None
     except OSError as error:
         raise DatasetError(f"{where} cannot be read: {error.strerror}") from error

@@ -50,7 +50,7 @@ from feeder.plan.draws import DRAWS_MAX, WEIGHTED_SAMPLES_MAX, Component, Draws
 from feeder.plan.epoch import MAX_EPOCH, ShardLayout
 from feeder.plan.labels import INDEX_LABELS, LabelRows, LabelSpec
 from feeder.plan.lanes import piece_samples
-from feeder.process.path_text import printable
+from feeder.process.path_text import encode_name, printable
 from feeder.process.regular_file import open_regular_file
 
 MAGIC: Final = b"FEEDSLCT"
@@ -64,7 +64,7 @@ _HEADER_BYTES_MAX: Final = 256 << 20
 _ALIGNMENT_BYTES: Final = 64
 ID_BITS: Final = 48
 _ID_MASK: Final = 2**ID_BITS - 1
-_CHECKED_ROWS: Final = 1 << 20  # at a time, to bound the memory of checks
+_CHECKED_ROWS: Final = 1 << 18  # at a time, to bound the memory of checks
 _DTYPES: Final = {"sources": "<i8", "labels": "<i4"}
 _SPAN_ROWS: Final = 1024
 _REMEDY: Final = "restore it or make it again (feeder select)"
@@ -252,11 +252,13 @@ class Selection:
             members, ids = part >> ID_BITS, part & _ID_MASK
             if part.min() < 0 or members.max() >= len(self.members):
                 raise self._inconsistent()
-            for number in np.unique(members).tolist():
+            here = np.bincount(members, minlength=len(counts))
+            for number in np.flatnonzero(here).tolist():
                 own = ids[members == number]
-                if own[0] <= last[number] or (np.diff(own) <= 0).any():
+                if own[0] <= last[number] or (own[1:] <= own[:-1]).any():
                     raise self._inconsistent()
-                last[number], counts[number] = own[-1], counts[number] + len(own)
+                last[number] = own[-1]
+            counts += here
             labels = self.own_labels
             if labels is not None:
                 given = labels[first:stop]
@@ -280,19 +282,23 @@ class Selection:
 
         Raises IndexError for an id outside 0 .. samples - 1.
         """
+        members, own_ids = self.split(ids)
+        groups = []
+        for number in np.unique(members).tolist():
+            rows = np.flatnonzero(members == number)
+            groups.append(Group(number, own_ids[rows], rows))
+        return groups
+
+    def split(self, ids: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Return the member of each of the ids (n,), and its sample id there; errors as
+        ``locate``."""
         outside = (ids < 0) | (ids >= self.samples)
         if outside.any():
             first = int(ids[outside][0])
             last = self.samples - 1
             raise IndexError(f"sample {first} is outside this selection's 0 .. {last}")
         sources = self.sources[ids]
-        members = sources >> ID_BITS
-        sources &= _ID_MASK
-        groups = []
-        for number in np.unique(members).tolist():
-            rows = np.flatnonzero(members == number)
-            groups.append(Group(number, sources[rows], rows))
-        return groups
+        return sources >> ID_BITS, sources & _ID_MASK
 
     def rows_of(self, member: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Return the rows of a member's samples, ascending, and their ids in it, both (n,)."""
@@ -402,6 +408,8 @@ def _check_header(header: SelectionHeader, file_bytes: int, end: int) -> None:
     for member in members:
         if member.chosen > member.samples:
             raise ValueError(f"it counts {member.chosen} of {member.samples} samples of a dataset")
+        if b"\0" in encode_name(member.name + member.hint):  # ValueError for lone surrogates
+            raise ValueError("the name or place of a dataset has a zero byte")
         contradiction = member.labels.find_contradiction(len(member.classes))
         if contradiction is not None:
             raise ValueError(contradiction)

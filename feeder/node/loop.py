@@ -174,7 +174,7 @@ class NodeLoop:
             fetches=fetches,
             board=board,
             datasets=datasets.datasets,
-            selections=selections,
+            parts=parts,
         )
         fetches.report = self._service.apply
         self._snapshots = Snapshots(self._service, control, log)

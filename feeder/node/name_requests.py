@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 
 from feeder.node.worker_pool import WorkerPool
 from feeder.session.admission import MESSAGE_CHARS_MAX, ServedDataset
-from feeder.wire.messages import Names, NamesRequest, Refused
+from feeder.wire.messages import Names, NamesRequest, Refused, SourcesRequest
 from feeder.worker.messages import NamesRead, ReadNames
 
 WAITING_MAX: Final = 64
@@ -56,7 +56,9 @@ class NameRequests:
         self, peer: bytes, message: NamesRequest, stalled: Collection[str], now_s: float
     ) -> None:
         """Handle a request; ``stalled`` are datasets with storage that does not answer."""
-        refusal = _refuse(message, self._datasets, stalled)
+        refusal = find_refusal(message, self._datasets)
+        if refusal is None and message.dataset in stalled:
+            refusal = _unreadable(message, "its storage does not answer")
         is_second = any(request.peer == peer for request in self._waiting)
         if refusal is None and (is_second or len(self._waiting) >= WAITING_MAX):
             refusal = Refused(code="rate", message="too many requests for names: try again later")
@@ -96,9 +98,10 @@ class NameRequests:
             self._worker = None
 
 
-def _refuse(
-    message: NamesRequest, datasets: Mapping[str, ServedDataset | str], stalled: Collection[str]
+def find_refusal(
+    message: NamesRequest | SourcesRequest, datasets: Mapping[str, ServedDataset | str]
 ) -> Refused | None:
+    """Why a request for samples of a dataset is refused; None if it is not."""
     dataset = datasets.get(message.dataset)
     if dataset is None:
         served = ", ".join(sorted(datasets)) or "none"
@@ -117,8 +120,6 @@ def _refuse(
     if beyond:
         text = f"dataset {message.dataset!r} has no sample {beyond[0]}, it has 0 .. {samples - 1}"
         return Refused(code="range", message=text)
-    if message.dataset in stalled:
-        return _unreadable(message, "its storage does not answer")
     return None
 
 

@@ -12,7 +12,6 @@ import time
 from collections.abc import Iterable, Mapping
 from typing import Final
 
-from feeder.dataset.selection import Selection
 from feeder.host.memory_budget import available_bytes
 from feeder.metrics.counters import NodeStatus
 from feeder.metrics.fields import Counters, flatten
@@ -23,8 +22,9 @@ from feeder.node.claim_listener import ClaimListener
 from feeder.node.clients import Clients
 from feeder.node.fetches import Fetches
 from feeder.node.messages import Board, read_board
-from feeder.node.name_requests import NameRequests
+from feeder.node.name_requests import NameRequests, find_refusal
 from feeder.node.router import Router
+from feeder.node.selected_parts import SelectedParts
 from feeder.node.slot_store import SlotStore
 from feeder.node.worker_pool import BlobsArrived, PoolEvent, WorkerPool
 from feeder.process import log_lines
@@ -44,7 +44,10 @@ from feeder.wire.messages import (
     HostStats,
     HostStatsRequest,
     NamesRequest,
+    Refused,
     Request,
+    Sources,
+    SourcesRequest,
     Stats,
     StatsRequest,
 )
@@ -75,13 +78,13 @@ class NodeService:
         fetches: Fetches,
         board: int,
         datasets: Mapping[str, ServedDataset | str] | None = None,
-        selections: Mapping[str, Selection] | None = None,
+        parts: SelectedParts | None = None,
     ) -> None:
         """Serve with the workers of ``pool``, which report through ``on_worker``.
 
         ``status`` has what the process is; what it holds is counted here. ``board`` is the
-        descriptor of the supervisor's. ``datasets`` has those of selections, too, and no
-        ``selections``, which are served as well; by default it is what is served.
+        descriptor of the supervisor's. ``parts`` has the selections; ``datasets`` all
+        datasets, also those that only selections need; by default, there are none of these.
         """
         self.table = table
         self.router = router
@@ -106,7 +109,7 @@ class NodeService:
         self.names = NameRequests(table.datasets, pool, self.clients.send)
         datasets = table.datasets if datasets is None else datasets
         self._blobs = BlobRequests(datasets, fetches.find_there, pool, table.watch, router)
-        self._selections = selections or {}
+        self._parts = parts or SelectedParts({}, {}, {})
         self._open: dict[int, OpenSession] = {}  # sent to each new worker
         self.started_s = time.monotonic()
         self._turned_s = 0.0
@@ -256,6 +259,9 @@ class NodeService:
             case NamesRequest():
                 self.names.add(peer, message, self.table.watch.stalled_names, now_s)
                 return
+            case SourcesRequest():
+                self.clients.send(peer, self._find_sources(message))
+                return
             case BlobsRequest():
                 self._blobs.add(peer, message, now_s)
                 return
@@ -268,6 +274,12 @@ class NodeService:
                     self.clients.send(peer, HostStats(report=None))
                 return
         self.apply([events.MessageReceived(peer, message)], now_s)
+
+    def _find_sources(self, request: SourcesRequest) -> Sources | Refused:
+        refusal = find_refusal(request, self.table.datasets)
+        if refusal is not None:
+            return refusal
+        return self._parts.find_sources(request, self.table.datasets)
 
     def read_board(self) -> None:
         """Read the latest report of the host; repeat its verdict in every Pong from now on."""

@@ -19,6 +19,7 @@ from feeder.wire.messages import (
     HostStatsRequest,
     NamesRequest,
     Request,
+    SourcesRequest,
     StatsRequest,
 )
 
@@ -51,6 +52,8 @@ def cost_of(message: ClientMessage) -> float:
     match message:
         case NamesRequest():
             return 1.0 + len(message.sample_ids) / 32
+        case SourcesRequest():
+            return 1.0 + len(message.sample_ids) / 512
         case BlobsRequest():
             return 1.0 + len(message.sample_ids) / 64
         case Request():

@@ -26,6 +26,7 @@
       StatsRequest       ──────────────────────────►  Stats
       HostStatsRequest   ──────────────────────────►  HostStats
       NamesRequest       ──────────────────────────►  Names | Refused       (the first of those)
+      SourcesRequest     ──────────────────────────►  Sources | Refused
       BlobsRequest       ──────────────────────────►  Blobs | Refused       (from another feeder)
 
 A client may have at most ``window`` batches wanted and not yet released.
@@ -61,6 +62,8 @@ MAX_WORKERS: Final = 65_536  # of a node process
 SAMPLES_LIMIT: Final = 2**48
 MAX_NAMES: Final = 64  # of samples, in a message
 MAX_NAME_BYTES: Final = 2**16 - 1  # of a sample; a shard's records have 16 bits for it
+MAX_SOURCES: Final = 4096  # samples, in a message
+MAX_MEMBERS: Final = 1024  # datasets of a selection
 MAX_BLOBS: Final = 256  # of samples, in a message
 MAX_BLOBS_BYTES: Final = MAX_NODE_HEADER_BYTES  # of them; a client takes no longer frame
 
@@ -76,22 +79,17 @@ Epoch = Annotated[int, Meta(ge=0, le=MAX_EPOCH)]
 Index = Annotated[int, Meta(ge=0, lt=2**48)]
 Count = Annotated[int, Meta(ge=0, lt=2**48)]
 Rows = Annotated[int, Meta(ge=0, le=MAX_BATCH_SIZE)]
-SampleIds = Annotated[
-    tuple[Annotated[int, Meta(ge=0, lt=SAMPLES_LIMIT)], ...],
-    Meta(min_length=1, max_length=MAX_NAMES),
-]
+SampleId = Annotated[int, Meta(ge=0, lt=SAMPLES_LIMIT)]
+SampleIds = Annotated[tuple[SampleId, ...], Meta(min_length=1, max_length=MAX_NAMES)]
 SourceNames = Annotated[
     tuple[Annotated[bytes, Meta(max_length=MAX_NAME_BYTES)], ...],
     Meta(min_length=1, max_length=MAX_NAMES),
 ]
-BlobIds = Annotated[
-    tuple[Annotated[int, Meta(ge=0, lt=SAMPLES_LIMIT)], ...],
-    Meta(min_length=1, max_length=MAX_BLOBS),
-]
-BlobSizes = Annotated[
-    tuple[Annotated[int, Meta(ge=0, le=MAX_BLOBS_BYTES)], ...],
-    Meta(min_length=1, max_length=MAX_BLOBS),
-]
+SourceIds = Annotated[tuple[SampleId, ...], Meta(min_length=1, max_length=MAX_SOURCES)]
+SourceRow = tuple[Annotated[int, Meta(ge=0, lt=MAX_MEMBERS)], SampleId]
+BlobIds = Annotated[tuple[SampleId, ...], Meta(min_length=1, max_length=MAX_BLOBS)]
+BlobSize = Annotated[int, Meta(ge=0, le=MAX_BLOBS_BYTES)]
+BlobSizes = Annotated[tuple[BlobSize, ...], Meta(min_length=1, max_length=MAX_BLOBS)]
 Duration = Annotated[float, Meta(ge=0, le=1e12)]
 SampleCount = Annotated[int, Meta(ge=1, le=SAMPLES_LIMIT)]
 Window = Annotated[int, Meta(ge=1, le=MAX_WINDOW)]
@@ -220,6 +218,17 @@ class NamesRequest(_Message, frozen=True, kw_only=True):
     dataset: Name
     content: Annotated[str, Meta(max_length=128, pattern=_NO_CONTROLS)] = ""
     sample_ids: SampleIds
+
+
+class SourcesRequest(_Message, frozen=True, kw_only=True):
+    """Requests which samples of which datasets those of a selection are; needs no session.
+
+    ``content`` is as in NamesRequest.
+    """
+
+    dataset: Name
+    content: Annotated[str, Meta(max_length=128, pattern=_NO_CONTROLS)] = ""
+    sample_ids: SourceIds
 
 
 class BlobsRequest(_Message, frozen=True, kw_only=True):
@@ -376,6 +385,15 @@ class Names(_Message, frozen=True, kw_only=True):
     names: SourceNames
 
 
+class Sources(_Message, frozen=True, kw_only=True):
+    """Answers a SourcesRequest: ``datasets`` are the names and content fingerprints of those that a
+    selection has samples of, or a dataset's own; ``rows``, by sample, the position in these and the
+    sample id there."""
+
+    datasets: Annotated[tuple[tuple[Text, Name], ...], Meta(min_length=1, max_length=MAX_MEMBERS)]
+    rows: Annotated[tuple[SourceRow, ...], Meta(min_length=1, max_length=MAX_SOURCES)]
+
+
 class Blobs(_Message, frozen=True, kw_only=True):
     """Carries the blobs of the first of the samples that were requested, in the frame that follows.
 
@@ -386,23 +404,10 @@ class Blobs(_Message, frozen=True, kw_only=True):
     sizes: BlobSizes
 
 
-ClientMessage = (
-    Hello | Request | Ping | Bye | StatsRequest | HostStatsRequest | NamesRequest | BlobsRequest
-)
-NodeMessage = (
-    Welcome
-    | Refused
-    | NotReady
-    | Chunk
-    | Lent
-    | Failed
-    | Pong
-    | Draining
-    | Stats
-    | HostStats
-    | Names
-    | Blobs
-)
+_Inquiry = StatsRequest | HostStatsRequest | NamesRequest | SourcesRequest | BlobsRequest
+ClientMessage = Hello | Request | Ping | Bye | _Inquiry
+_Information = Stats | HostStats | Names | Sources | Blobs
+NodeMessage = Welcome | Refused | NotReady | Chunk | Lent | Failed | Pong | Draining | _Information
 
 _AnyMessage = TypeVar("_AnyMessage")
 

@@ -5,10 +5,11 @@ from pathlib import Path
 import pytest
 
 from feeder.client import stats
-from feeder.client.stats import StatsLink, request_names
-from feeder.errors import ConfigError, DatasetError, FeederError, PeerError
+from feeder.client.stats import StatsLink, request_names, request_sources
+from feeder.errors import ConfigError, DatasetError, FeederError, PeerError, ProtocolError
 from feeder.wire.messages import (
     MAX_NAMES,
+    MAX_SOURCES,
     HostStats,
     HostStatsRequest,
     Names,
@@ -16,6 +17,8 @@ from feeder.wire.messages import (
     NodeMessage,
     Refused,
     RefusedCode,
+    Sources,
+    SourcesRequest,
     Stats,
     StatsRequest,
 )
@@ -97,3 +100,38 @@ def test_ids_that_no_dataset_has_are_not_sent(number: int) -> None:
     with pytest.raises(ConfigError, match=f"dataset 'birds' has no sample {number}"):
         request_names("tcp://127.0.0.1:1", "birds", [5, number], WAIT_S)
     assert request_names("tcp://127.0.0.1:1", "birds", [], WAIT_S) == {}
+
+
+def sources(*rows: tuple[int, int]) -> Sources:
+    return Sources(datasets=(("cats", "f"), ("birds", "g")), rows=rows)
+
+
+def test_sources_of_many_samples_are_asked_for_in_parts() -> None:
+    requests: list[int] = []
+
+    def answer(message: SourcesRequest) -> NodeMessage:
+        requests.append(len(message.sample_ids))
+        assert (message.dataset, message.content) == ("all", "f")
+        return sources(*((number % 2, 10 * number) for number in message.sample_ids))
+
+    ids = [*range(MAX_SOURCES + 3), 2, 2]
+    with ReportNode(healthy()) as node:
+        node.answer_sources = answer
+        found = request_sources(node.endpoint, "all", ids, WAIT_S, content="f")
+    assert found == {number: (("cats", "birds")[number % 2], 10 * number) for number in ids}
+    assert requests == [MAX_SOURCES, 3]
+
+
+@pytest.mark.parametrize("rows", [[(0, 1)], [(0, 1), (2, 1)], [(0, 1), (0, 2), (0, 3)]])
+def test_sources_of_other_samples_break_the_protocol(rows: list[tuple[int, int]]) -> None:
+    with ReportNode(healthy()) as node:
+        node.answer_sources = lambda _: sources(*rows)
+        with pytest.raises(ProtocolError, match="breaks the protocol: sources of other samples"):
+            request_sources(node.endpoint, "all", [5, 6], WAIT_S)
+
+
+def test_a_feeder_that_does_not_know_selections_is_one_line() -> None:
+    """It drops what it cannot parse."""
+    with ReportNode(healthy()) as node, pytest.raises(PeerError, match="upgrade it") as caught:
+        request_sources(node.endpoint, "all", [5], 0.2)
+    assert "\n" not in str(caught.value)

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from feeder.dataset.selection import Selection
 from feeder.disk_cache.cached import CachedDataset
 from feeder.disk_cache.folder import DiskCache, prepare
 from feeder.disk_cache.messages import (
@@ -29,11 +30,13 @@ from feeder.disk_cache.transfers import Transfers
 from feeder.metrics.records import StoreRecord
 from feeder.node.fetches import PATIENCE_S, Fetches
 from feeder.node.polling import PollSet
+from feeder.node.selected_parts import SelectedParts
 from feeder.process.channel import Channel
 from feeder.session.events import SamplesFetched
 from feeder.session.state import PendingBatch, PendingChunk, Session
 from feeder.store.address import StoreAddress
 from feeder.store.client import Store
+from tests.dataset.selections import member, selection_bytes
 from tests.support.session_shell import BATCH, make_session
 
 WAIT_S = 30.0
@@ -80,11 +83,19 @@ class FakeFetcher:
 
 
 class Node:
-    """A node process's fetches, with sessions on the dataset "d"."""
+    """A node process's fetches, with sessions on the dataset "d", or on a selection of that name
+    with ``ids`` of the members "m", "n", …, all of them the dataset in the same folder."""
 
-    def __init__(self, folder: Path, fetcher: FakeFetcher) -> None:
+    def __init__(self, folder: Path, fetcher: FakeFetcher, *ids: list[int]) -> None:
         self.poll_set = PollSet()
-        self.fetches = Fetches({"d": CachedDataset.open(folder)}, fetcher.address, self.poll_set)
+        names = ("m", "n", "o")[: len(ids)] or ("d",)
+        cached = {name: CachedDataset.open(folder) for name in names}
+        parts = None
+        if ids:
+            members = [member(number, 101) for number in range(len(ids))]
+            self.selection = Selection.parse(memoryview(selection_bytes(ids, members)), "FILE")
+            parts = SelectedParts({"d": self.selection}, {"d": names}, cached)
+        self.fetches = Fetches(cached, fetcher.address, self.poll_set, parts)
         self.poll_set.timed.append(self.fetches)
         self.answers: list[SamplesFetched] = []
         self.fetches.report = lambda answers, _: self.answers.extend(answers)
@@ -372,3 +383,105 @@ def test_nothing_is_kept_for_a_fetcher_that_does_not_run(node: Node, fetcher: Fa
     assert [m.number for m in told if isinstance(m, Want)] == [last.fetch]
     assert not any(isinstance(message, Forget | Behind) for message in told)
     assert any(isinstance(message, Ahead) for message in told)
+
+
+@pytest.fixture
+def selected(folder: Path, fetcher: FakeFetcher) -> Iterator[Node]:
+    """A selection of 51 samples of one dataset and 50 of another."""
+    made = Node(folder, fetcher, list(range(0, 101, 2)), list(range(50)))
+    yield made
+    made.fetches.close()
+
+
+def own_ids(node: Node, index: int) -> list[np.ndarray]:
+    return [group.sample_ids for group in node.selection.locate(node.samples(index))]
+
+
+def test_a_batch_of_a_selection_waits_for_the_samples_of_all_its_datasets(
+    selected: Node, fetcher: FakeFetcher, other: CachedDataset
+) -> None:
+    batch, answers = selected.begin(3)
+    ids = own_ids(selected, 3)
+    assert not answers
+    first, second = fetcher.wants()
+    assert (first.dataset, second.dataset) == ("m", "n")
+    assert first.number == batch.fetch != second.number
+    for want, own in zip((first, second), ids, strict=True):
+        assert want.ranges == find_runs(np.unique(own))
+    fetch(other, np.concatenate(ids))
+    fetcher.send(Here(second.number))
+    while selected.fetches.waiting == 2:
+        selected.turn()
+    assert not selected.answers, "the other one's are still missing"
+    fetcher.send(Here(first.number))
+    assert selected.wait(1) == [SamplesFetched(batch.fetch)]
+    assert pinned(other, np.concatenate(ids)) == {True}
+    assert selected.begin(3)[1], "they are there"
+    selected.fetches.end_session(1)
+    assert pinned(other, np.concatenate(ids)) == {False}
+    assert selected.fetches.waiting == 0
+
+
+def test_one_dataset_whose_samples_cannot_be_had_fails_the_batch_once(
+    selected: Node, fetcher: FakeFetcher
+) -> None:
+    batch, _ = selected.begin(1)
+    first, second = fetcher.wants()
+    fetcher.send(Absent(second.number, "denied", "no"))
+    assert selected.wait(1) == [SamplesFetched(batch.fetch, "no")]
+    assert selected.fetches.waiting == 0
+    while not (told := fetcher.told()):
+        selected.turn()
+    assert told == [Forget(first.number)]
+    fetcher.send(Here(first.number))  # which was on its way
+    selected.fetches.let_go(batch.fetch)
+    selected.turn()
+    assert len(selected.answers) == 1
+
+
+def test_doubted_samples_of_a_selection_are_checked_in_all_its_datasets(
+    selected: Node, fetcher: FakeFetcher, other: CachedDataset
+) -> None:
+    fetch(other, np.arange(101))
+    batch, _ = selected.begin(2)
+    fetcher.told()
+    chunk = PendingChunk(batch, 0, BATCH)
+    assert selected.fetches.check(77, chunk) == []
+    wants = fetcher.wants()
+    assert [(want.dataset, want.doubted) for want in wants] == [("m", True), ("n", True)]
+    for want in wants:
+        fetcher.send(Here(want.number))
+    assert selected.wait(1) == [SamplesFetched(77)]
+    selected.fetches.let_go(batch.fetch)
+    assert pinned(other, selected.samples(2)) == {False}
+
+
+def test_hints_of_a_selection_name_samples_of_its_datasets(
+    selected: Node, fetcher: FakeFetcher
+) -> None:
+    selected.begin(0)
+    ahead = [message for message in fetcher.told() if isinstance(message, Ahead)]
+    assert ahead == [Ahead("m", ((0, 101),)), Ahead("n", ((0, 50),))]
+    selected.begin(1)
+    selected.begin(2)
+    owned = [message for message in fetcher.told() if isinstance(message, Owned)]
+    assert owned == [Owned("m", ((0, 101),)), Owned("n", ((0, 50),))]
+
+
+def test_sparse_samples_are_fetched_alone_and_nothing_follows(
+    folder: Path, fetcher: FakeFetcher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Pieces have 16 samples: one is 1 in 16, which is not under 1 in 20."""
+    monkeypatch.setattr("feeder.node.selected_parts._SPARSE", 5)  # of 16 samples
+    sparse, dense = list(range(3, 101, 16)), list(range(94))
+    session = make_session(1, "", window=4, shuffle=False)
+    node = Node(folder, fetcher, sparse, dense)
+    with closing(node.fetches) as fetches:
+        has_both = (len(node.selection.locate(session.plan.samples(n))) == 2 for n in range(9))
+        batch = PendingBatch(session, 0, [*has_both].index(True), BATCH)
+        batch.fetch = 1
+        fetches.begin(batch)
+        told = fetcher.told()
+    wants = [message for message in told if isinstance(message, Want)]
+    assert [(want.dataset, want.whole) for want in wants] == [("m", False), ("n", True)]
+    assert {message.dataset for message in told if isinstance(message, Ahead)} == {"n"}

@@ -28,6 +28,8 @@ from feeder.wire.messages import (
     Pong,
     Refused,
     Request,
+    Sources,
+    SourcesRequest,
     Stats,
     StatsRequest,
     decode_from_client,
@@ -57,6 +59,7 @@ CLIENT_MESSAGES = (
     StatsRequest(),
     HostStatsRequest(),
     NamesRequest(dataset="d", content="f", sample_ids=(5, 0, 5, 2**48 - 1)),
+    SourcesRequest(dataset="d", content="f", sample_ids=(5, 0, 5, 2**48 - 1)),
     BlobsRequest(content="f", sample_ids=(5, 0, 5, 2**48 - 1)),
 )
 NODE_MESSAGES = (
@@ -74,6 +77,7 @@ NODE_MESSAGES = (
     Draining(session=1),
     Stats(counters={"a": 1, "b": 2.5, "c": "d"}),
     Names(names=(b"n01/a.JPEG", b"caf\xe9.jpg", b"")),
+    Sources(datasets=(("a", "f"),), rows=((0, 5), (0, 2**48 - 1))),
     Blobs(sizes=(5, 0, 2**24)),
 )
 

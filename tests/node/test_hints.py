@@ -29,7 +29,7 @@ class Fetcher:
         self.held: Counter[int] = Counter()
         self.owned: tuple[tuple[int, int], ...] | None = None
         self.sent = 0
-        self.hints = Hints(self.take, self._plans_of)
+        self.hints = Hints(self.take, self._plans_of, lambda name, ranges: {name: [*ranges]})
 
     def take(self, message: NodeToFetcher) -> None:
         self.sent += 1

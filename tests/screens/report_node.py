@@ -9,6 +9,7 @@ from feeder.wire.messages import (
     HostStatsRequest,
     NamesRequest,
     NodeMessage,
+    SourcesRequest,
     Stats,
     StatsRequest,
     encode,
@@ -24,6 +25,7 @@ class ReportNode(FakeNode):
 
     def __init__(self, *reports: HostReport | None, endpoint: str | None = None) -> None:
         self.answer_names: Callable[[NamesRequest], NodeMessage] | None = None
+        self.answer_sources: Callable[[SourcesRequest], NodeMessage] | None = None
         self.show(reports)
         super().__init__(endpoint=endpoint)
 
@@ -41,3 +43,5 @@ class ReportNode(FakeNode):
             self.send([encode(HostStats(report=report))], peer)
         elif isinstance(message, NamesRequest) and self.answer_names is not None:
             self.send([encode(self.answer_names(message))], peer)
+        elif isinstance(message, SourcesRequest) and self.answer_sources is not None:
+            self.send([encode(self.answer_sources(message))], peer)

@@ -13,6 +13,7 @@ from feeder.wire.messages import (
     NamesRequest,
     Ping,
     Request,
+    SourcesRequest,
     StatsRequest,
 )
 
@@ -37,6 +38,7 @@ def send(shares: FairShare, peer: bytes, cost: float, now_s: float) -> bool:
         (cost_of(Request(session=1, want=tuple((0, i) for i in range(64)))), 16, 37),
         (cost_of(NamesRequest(dataset="d", sample_ids=(0,))), 249, 620),
         (cost_of(NamesRequest(dataset="d", sample_ids=(0,) * 64)), 86, 213),
+        (cost_of(SourcesRequest(dataset="d", sample_ids=(0,) * 512)), 128, 320),
         (cost_of(BlobsRequest(content="f", sample_ids=(0,) * 256)), 52, 128),
         (cost_of(StatsRequest()), 32, 80),
         (cost_of(HostStatsRequest()), 8, 20),

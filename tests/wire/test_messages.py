@@ -22,6 +22,7 @@ from feeder.wire.messages import (
     MAX_NAMES,
     MAX_NODE_HEADER_BYTES,
     MAX_NODES,
+    MAX_SOURCES,
     PROTOCOL_VERSION,
     BadRecipe,
     ClientMessage,
@@ -82,6 +83,8 @@ FIELDS: dict[str, st.SearchStrategy[Any]] = {
     "sizes": st.lists(st.integers(0, MAX_BLOBS_BYTES), min_size=1).map(tuple),
     "counters": st.dictionaries(names, counters, max_size=5),
     "report": st.none(),
+    "datasets": st.lists(st.tuples(texts, names), min_size=1, max_size=3).map(tuple),
+    "rows": st.lists(st.tuples(st.integers(0, 1023), indices), min_size=1, max_size=9).map(tuple),
 }
 messages = st.sampled_from(get_args(ClientMessage | NodeMessage)).flatmap(
     lambda kind: st.builds(kind, **{name: FIELDS[name] for name in kind.__struct_fields__})
@@ -178,6 +181,12 @@ def test_the_bytes_of_a_frame_are_pinned() -> None:
 
 NAMES_REQUEST = {"type": "NamesRequest", "dataset": "d", "sample_ids": [0, 2**48 - 1]}
 NAMES = {"type": "Names", "names": [b"\xff" * MAX_NAME_BYTES] * MAX_NAMES}
+SOURCES_REQUEST = {"type": "SourcesRequest", "dataset": "d", "sample_ids": [0] * MAX_SOURCES}
+SOURCES: dict[str, Any] = {
+    "type": "Sources",
+    "datasets": [["a", "f"]],
+    "rows": [[0, 2**48 - 1]],
+}
 BLOBS_REQUEST = {"type": "BlobsRequest", "content": "f", "sample_ids": [0, 2**48 - 1]}
 BLOBS = {"type": "Blobs", "sizes": [0, MAX_BLOBS_BYTES]}
 REFUSED = {"type": "Refused", "code": "version", "message": ""}
@@ -289,6 +298,17 @@ MALFORMED: list[tuple[dict[str, Any], dict[str, list[object]]]] = [
         },
     ),
     (NAMES, {"names": [[], ["text"], [b"a"] * 65, [b"a" * (MAX_NAME_BYTES + 1)], None, [None]]}),
+    (
+        SOURCES_REQUEST,
+        {"sample_ids": [[], [-1], [2**48], [0] * (MAX_SOURCES + 1)], "content": [None, "\x00"]},
+    ),
+    (
+        SOURCES,
+        {
+            "datasets": [[], [["a"]], [["a", ""]], [["x" * 4097, "f"]], None],
+            "rows": [[], [[-1, 0]], [[1024, 0]], [[0, 2**48]], [[0]], [[0, 0]] * (MAX_SOURCES + 1)],
+        },
+    ),
     (BLOBS, {"sizes": [[], [-1], [MAX_BLOBS_BYTES + 1], [0] * (MAX_BLOBS + 1), None, [0.5]]}),
     (REFUSED, {"code": ["because"], "session": [-1]}),
     (STATS, {"counters": [{"a": None}, {"a": "x" * 4097}]}),
@@ -299,7 +319,7 @@ MALFORMED: list[tuple[dict[str, Any], dict[str, list[object]]]] = [
 def test_a_field_out_of_bounds_is_a_protocol_error(
     fields: dict[str, Any], bad: dict[str, list[object]]
 ) -> None:
-    is_of_client = fields["type"] in ("Hello", "Request", "NamesRequest", "BlobsRequest")
+    is_of_client = fields["type"] == "Hello" or fields["type"].endswith("Request")
     decode = decode_from_client if is_of_client else decode_from_node
     assert type(decode(frame_of(fields))).__name__ == fields["type"]
     for field, values in bad.items():

@@ -8,19 +8,17 @@ import dataclasses
 import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from feeder.choose.members import check_member, find_member
+from feeder.choose.members import check_member, find_member, list_places
+from feeder.daemon.config import Config
 from feeder.dataset.files import Location, local_folder
+from feeder.dataset.first_read import check_readable
 from feeder.dataset.manifest import load_manifest
 from feeder.dataset.selection import Selection, is_selection
 from feeder.worker.messages import MEMBER_PREFIX, SelectionSource
 
-if TYPE_CHECKING:
-    from feeder.daemon.config import Config
 
-
-def take_selections(config: "Config") -> "tuple[Config, dict[str, Selection]]":
+def take_selections(config: Config) -> tuple[Config, dict[str, Selection]]:
     """Return the configuration without those of its data that are selections, and these, opened.
 
     DatasetError for one that is damaged.
@@ -33,10 +31,10 @@ def take_selections(config: "Config") -> "tuple[Config, dict[str, Selection]]":
 
 
 def add_selections(
-    config: "Config",
+    config: Config,
     selections: Mapping[str, Selection],
-    prepare: "Callable[[Config, str], Config]",
-) -> "Config":
+    prepare: Callable[[Config, str], Config],
+) -> Config:
     """Return the configuration with the selections, and with those of their datasets that are not
     served anyway; all other data are datasets' folders by now.
 
@@ -46,6 +44,14 @@ def add_selections(
     names: dict[str, str] = {}  # by content fingerprint
     for name, folder in sorted(config.data.items()):
         names.setdefault(load_manifest(Path(folder)).content, name)
+    places = [
+        place
+        for selection in selections.values()
+        for member in selection.members
+        if member.content not in names
+        for place in list_places(selection, member)
+    ]
+    check_readable({f"what may be a dataset at {place}": place for place in places})
     sources: dict[str, SelectionSource] = {}
     for served, selection in selections.items():
         known: dict[str, Location] = {c: Path(config.data[name]) for c, name in names.items()}
