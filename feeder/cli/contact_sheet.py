@@ -55,6 +55,8 @@ _AMOUNTS: Final = {
     "posterise": "to {:.0f} bits",
     "solarise": "from {:.0f}",
     "hue": "{:+.2f} turns",
+    "blur": "of {0.sigma:.2f} px",
+    "augmix": "with {0.own_weight:.2f} of the crop",
 }
 """By operation; those without an amount are absent."""
 

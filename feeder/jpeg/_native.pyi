@@ -60,6 +60,9 @@ def resize_pack(
     /,
 ) -> None: ...
 def resize_versions() -> tuple[str, ...]: ...
+def blur(
+    levels: Buffer, width: int, height: int, weights: Buffer, out: Buffer, portable: bool, /
+) -> None: ...
 def find_offsets(
     directory: Buffer,
     source: int,

@@ -76,7 +76,7 @@ def plan_crops(
 
 def log_uniforms(draws: NDArray[np.float64], interval: tuple[float, float]) -> NDArray[np.float64]:
     """Turn ``draws`` in [0, 1) into numbers of ``interval`` whose logarithms are uniform."""
-    return _exp(_spread(draws, *_log_ratios(interval)))
+    return exp(_spread(draws, *_log_ratios(interval)))
 
 
 def _draw_random_resized(
@@ -167,7 +167,7 @@ def _log_ratios(ratio: tuple[float, float]) -> tuple[float, float]:
     return low, high
 
 
-def _exp(values: NDArray[np.float64]) -> NDArray[np.float64]:
+def exp(values: NDArray[np.float64]) -> NDArray[np.float64]:
     """Return e to the power of ``values`` (|value| < 100), to 1e-14 and the same on every machine.
 
     value = k ln 2 + r with |r| <= 0.35. The Taylor series of e**r to r**11 has a relative error of

@@ -31,7 +31,7 @@ from feeder.plan.recipe_checks import (
 Split = Literal["train", "val"]
 Crop = Literal["random-resized", "centre"]
 Interpolation = Literal["bilinear", "bicubic", "box", "bilinear-no-antialias"]
-AutoAugment = Literal["none", "rand-augment", "trivial-augment-wide"]
+AutoAugment = Literal["none", "rand-augment", "trivial-augment-wide", "auto-augment", "augmix"]
 
 MAX_BATCH_SIZE: Final = 65_536
 MIN_IMAGE_SIZE: Final = 8
@@ -42,6 +42,10 @@ MIN_RATIO: Final = 0.01
 MAX_RATIO: Final = 100.0
 MAX_RAND_AUGMENT_OPS: Final = 16
 MAGNITUDE_BINS: Final = 31  # torchvision's default, and the only number of bins here
+MAX_AUGMIX: Final = 10  # torchvision's of the severity; for the others, more only costs time
+MIN_SIGMA: Final = 0.01  # of a blur, pixels; any lower changes nothing, either
+MAX_SIGMA: Final = 100.0
+MAX_KERNEL_SIZE: Final = 255
 MEAN_COLOUR: Final = (124, 116, 104)  # ImageNet's mean, which normalises to 0 within 0.01
 _CHOICES: Final[dict[str, tuple[object, ...]]] = {
     "split": get_args(Split),
@@ -74,6 +78,17 @@ _RANGES: Final[dict[str, tuple[Any, ...]]] = {  # the check of each number, and 
     "order_batch_size": (check_integer, 0, MAX_BATCH_SIZE),
     "lanes": (check_integer, 0, LANES_LIMIT),
     "working_set": (check_working_set,),
+    "augmix_severity": (check_integer, 1, MAX_AUGMIX),
+    "augmix_width": (check_integer, 1, MAX_AUGMIX),
+    "augmix_depth": (check_integer, 0, MAX_AUGMIX),
+    "augmix_alpha": (check_integer, 1, MAX_AUGMIX),
+    "jitter_probability": (check_probability,),
+    "vertical_flip_probability": (check_probability,),
+    "blur_probability": (check_probability,),
+    "blur_sigma": (check_interval, MIN_SIGMA, MAX_SIGMA),
+    "blur_kernel_size": (check_integer, 0, MAX_KERNEL_SIZE),
+    "solarise_probability": (check_probability,),
+    "solarise_threshold": (check_integer, 0, 255),
 }
 _CANONICAL: Final = json.JSONEncoder(sort_keys=True, separators=(",", ":"))
 _FINGERPRINT_VERSION: Final = 2  # raise it when the same fields give other bytes than before
@@ -110,7 +125,9 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         average when they shrink; "bilinear-no-antialias" uses the two nearest pixels in each
         direction, as TensorFlow's and torch's resizing of tensors did, and needs dct_scaling off.
     auto_augment: torchvision's RandAugment(rand_augment_ops, rand_augment_magnitude) or
-        TrivialAugmentWide, both with 31 bins, nearest pixels and black outside the image.
+        TrivialAugmentWide, both with 31 bins; AutoAugment with the policy of ImageNet; or
+        AugMix(augmix_severity, augmix_width, augmix_depth, augmix_alpha). All with nearest pixels
+        and black outside the image.
     rand_augment_ops, rand_augment_magnitude: for "rand-augment" only.
     brightness, contrast, saturation, hue: torchvision's ColorJitter. A number b means factors
         (1 - b, 1 + b), a pair those factors; hue h means (-h, h) turns of the colour circle.
@@ -120,9 +137,20 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         box.
     erasing_value: levels of red, green and blue of the erased box, by default ImageNet's mean;
         "noise" is normal noise about that mean.
+    augmix_severity, augmix_width, augmix_depth, augmix_alpha: for "augmix" only: how many of 10
+        magnitudes are drawn from, the number of chains, the operations of each (0 draws 1 to 3 for
+        each chain), and the parameter of the weights' distributions, a whole number here.
+    jitter_probability: of torchvision's RandomApply around ColorJitter.
+    vertical_flip_probability: of mirroring top and bottom.
+    blur_probability: of torchvision's GaussianBlur(blur_kernel_size, blur_sigma).
+    blur_sigma: least and greatest standard deviation, pixels of the output.
+    blur_kernel_size: pixels, an odd number; 0 is SimCLR's, a tenth of image_size: 23 for 224.
+    solarise_probability: of torchvision's RandomSolarize(solarise_threshold).
 
-    The order is resize, mirror, auto_augment, jitter, greyscale, erase. Each draws from a random
-    stream of its own, so enabling one does not change the others.
+    The order is resize, mirror, vertical flip, auto_augment, jitter, greyscale, blur, solarise,
+    erase: geometry and policies first, as in torchvision's references, then colours, blur and
+    solarisation, as in DINO, and last the box, whose levels nothing may change. Each draws from a
+    random stream of its own, so enabling one does not change the others.
     """
 
     split: Split
@@ -154,6 +182,17 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     erasing_scale: tuple[float, float] = (0.02, 0.33)
     erasing_ratio: tuple[float, float] = (0.3, 3.3)
     erasing_value: tuple[int, int, int] | Literal["noise"] = MEAN_COLOUR
+    augmix_severity: int = 3
+    augmix_width: int = 3
+    augmix_depth: int = 0
+    augmix_alpha: int = 1
+    jitter_probability: float = 1.0
+    vertical_flip_probability: float = 0.0
+    blur_probability: float = 0.0
+    blur_sigma: tuple[float, float] = (0.1, 2.0)
+    blur_kernel_size: int = 0
+    solarise_probability: float = 0.0
+    solarise_threshold: int = 128
 
     @classmethod
     def for_split(cls, split: Split, *, batch_size: int, **overrides: object) -> Self:
@@ -199,6 +238,17 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
                 "recipe: dct_scaling must be false for interpolation bilinear-no-antialias, got "
                 "True: scaled decoding averages pixels, which this interpolation must not"
             )
+        size = self.blur_kernel_size
+        if size and (size % 2 == 0 or size >= 2 * self.image_size):
+            raise ConfigError(
+                f"recipe: blur_kernel_size must be an odd number below twice the image_size of "
+                f"{self.image_size}, or 0 for a tenth of it, got {size}"
+            )
+
+    @property
+    def blur_radius(self) -> int:
+        """Pixels on each side of the centre of a blur's kernel."""
+        return (self.blur_kernel_size or self.image_size // 10) // 2
 
     def plan_epoch(self, layout: ShardLayout, *, seed: int, epoch: int) -> EpochPlan:
         """Return the batches of an epoch of a dataset; raises what ``EpochPlan`` raises, and

@@ -55,6 +55,11 @@ class Stream(enum.IntEnum):
     GREYSCALE = 6
     ERASING = 7
     ERASING_NOISE = 8
+    VERTICAL_FLIP = 9
+    AUTO_AUGMENT = 10
+    AUGMIX = 11
+    BLUR = 12
+    SOLARISE = 13
 
 
 def derive_key(purpose: Purpose, *words: int) -> int:

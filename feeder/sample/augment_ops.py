@@ -3,16 +3,17 @@
 They equal torchvision's on Pillow images, to the bit of Pillow-SIMD's ``ImageEnhance`` and
 ``ImageOps``. Brightness and contrast blend with a picture of one level, which a table does in half
 of the time. Geometric operations take the nearest pixel and fill with black, as torchvision's
-RandAugment does by default.
+RandAugment does by default. Blur and augmix leave Pillow: torchvision's are of tensors, in float32.
 """
 
 from collections.abc import Callable, Iterable
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 from PIL import Image, ImageEnhance, ImageOps
 
-from feeder.plan.augment import Operation, Step
+from feeder.jpeg.blur import blur
+from feeder.plan.operations import Blur, Mixture, Operation, Step
 
 _LEVELS: Final = np.arange(256, dtype=np.float32)
 _SAME: Final = list(range(256))
@@ -82,6 +83,28 @@ def _equalise(image: Image.Image, _: float) -> Image.Image:
     return ImageOps.equalize(image)
 
 
+def _invert(image: Image.Image, _: float) -> Image.Image:
+    return ImageOps.invert(image)
+
+
+def _flip(image: Image.Image, _: float) -> Image.Image:
+    return image.transpose(Image.Transpose.FLIP_TOP_BOTTOM)
+
+
+def _blur(image: Image.Image, kernel: Blur) -> Image.Image:
+    return Image.fromarray(blur(np.asarray(image), kernel.weights))
+
+
+def _mix(image: Image.Image, mixture: Mixture) -> Image.Image:
+    """Return the weighted sum of the image and its chains, in float32 and truncated as in torch."""
+    mixed = np.multiply(np.asarray(image), np.float32(mixture.own_weight), dtype=np.float32)
+    part = np.empty_like(mixed)
+    for weight, steps in mixture.chains:
+        levels = np.asarray(apply_steps(image, steps))
+        mixed += np.multiply(levels, np.float32(weight), out=part)
+    return Image.fromarray(mixed.astype(np.uint8))
+
+
 def _rotate(image: Image.Image, degrees: float) -> Image.Image:
     return image.rotate(degrees, Image.Resampling.NEAREST, fillcolor=_BLACK)
 
@@ -113,7 +136,7 @@ def _transform(image: Image.Image, matrix: tuple[float, ...]) -> Image.Image:
     )
 
 
-_OPERATIONS: Final[dict[Operation, Callable[[Image.Image, float], Image.Image]]] = {
+_OPERATIONS: Final[dict[Operation, Callable[[Image.Image, Any], Image.Image]]] = {
     "shear-x": _shear_x,
     "shear-y": _shear_y,
     "translate-x": _translate_x,
@@ -127,6 +150,10 @@ _OPERATIONS: Final[dict[Operation, Callable[[Image.Image, float], Image.Image]]]
     "solarise": _solarise,
     "autocontrast": _autocontrast,
     "equalise": _equalise,
+    "invert": _invert,
     "hue": _shift_hue,
     "greyscale": _grey,
+    "vertical-flip": _flip,
+    "blur": _blur,
+    "augmix": _mix,
 }

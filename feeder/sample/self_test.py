@@ -67,6 +67,16 @@ RECIPES: Final = (
         erasing_probability=0.5,
         erasing_value="noise",
     ),
+    _recipe(
+        "train",
+        32,
+        auto_augment="augmix",
+        vertical_flip_probability=0.5,
+        blur_probability=0.5,
+        blur_kernel_size=23,
+        solarise_probability=0.2,
+    ),
+    _recipe("train", 32, auto_augment="auto-augment"),
 )
 """They cover every interpolation, every scale of decoding and every operation of augmentation."""
 

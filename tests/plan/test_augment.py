@@ -8,11 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from feeder.plan.augment import (
+from feeder.plan.augment import Augmentation, is_augmented, plan_augmentations
+from feeder.plan.auto_augment import (
     OPERATIONS,
-    Augmentation,
-    is_augmented,
-    plan_augmentations,
     rand_augment_magnitudes,
     trivial_augment_magnitudes,
 )
@@ -325,7 +323,8 @@ def test_each_augmentation_draws_from_its_own_stream_if_it_is_on(
         drawn.append(stream)
         return uniforms(seed, epoch, ids, stream, count)
 
-    monkeypatch.setattr("feeder.plan.augment.uniforms", record)
+    for module in ("augment", "auto_augment"):
+        monkeypatch.setattr(f"feeder.plan.{module}.uniforms", record)
     monkeypatch.setattr("feeder.plan.erasing.uniforms", record)
     default = recipe_of(packing="uint8-chw-rgb", interpolation="bicubic")
     assert not is_augmented(default)

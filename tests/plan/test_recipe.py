@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from feeder.errors import ConfigError
 from feeder.plan.epoch import LastBatch, ShardLayout
 from feeder.plan.packing import Packing
-from feeder.plan.recipe import Recipe, parse_field
+from feeder.plan.recipe import AutoAugment, Recipe, parse_field
 
 TRAIN = Recipe.for_split("train", batch_size=256)
 VAL = Recipe.for_split("val", batch_size=256)
@@ -40,7 +40,7 @@ recipes = st.builds(
     last_batch=st.sampled_from(LastBatch),
     packing=st.sampled_from(get_args(Packing)),
     interpolation=st.sampled_from(["bilinear", "bicubic", "box"]),
-    auto_augment=st.sampled_from(["none", "rand-augment", "trivial-augment-wide"]),
+    auto_augment=st.sampled_from(get_args(AutoAugment)),
     rand_augment_ops=st.integers(1, 16),
     rand_augment_magnitude=st.integers(0, 30),
     brightness=st.floats(0, 9),
@@ -50,6 +50,17 @@ recipes = st.builds(
     erasing_probability=st.floats(0, 1),
     erasing_scale=st.tuples(st.floats(0, 0.5), st.floats(0.5, 1)),
     erasing_value=st.just("noise") | st.tuples(*[st.integers(0, 255)] * 3),
+    augmix_severity=st.integers(1, 10),
+    augmix_width=st.integers(1, 10),
+    augmix_depth=st.integers(0, 10),
+    augmix_alpha=st.integers(1, 10),
+    jitter_probability=st.floats(0, 1),
+    vertical_flip_probability=st.floats(0, 1),
+    blur_probability=st.floats(0, 1),
+    blur_sigma=st.tuples(st.floats(0.01, 1), st.floats(1, 100)),
+    blur_kernel_size=st.sampled_from([0, 1, 9, 15]),
+    solarise_probability=st.floats(0, 1),
+    solarise_threshold=st.integers(0, 255),
 )
 
 
@@ -68,7 +79,9 @@ def test_val_crops_the_centre_in_order_and_pads_unless_overridden() -> None:
     ("field", "message"),
     [
         ("flip_probabilty", "no field 'flip_probabilty'; nearest is 'flip_prob"),
-        ("zoom", r"'zoom'; the fields are split, batch_size, .*, erasing_"),
+        ("solarize_probability", "'solarize_probability'; nearest is 'solarise_probability'"),
+        ("blur_probabilty", "'blur_probabilty'; nearest is 'blur_prob"),
+        ("zoom", r"'zoom'; the fields are split, batch_size, .*, solarise_threshold$"),
         ("mixup", "'mixup': samples are mixed on the device, by the train"),
     ],
 )
@@ -82,9 +95,21 @@ REFUSED: dict[str, dict[str, list[object]]] = {
     "random-resized or centre": {"crop": ["center"]},
     "int8-hwc-rgb or int8-hwc-rgbx or int8-chw-rgb or": {"packing": ["float32"]},
     "bilinear or bicubic or box or bilinear-no-antialias": {"interpolation": ["lanczos"]},
-    "none or rand-augment or trivial-augment-wide": {"auto_augment": ["autoaugment", None]},
+    "none or rand-augment or trivial-augment-wide or auto-augment or augmix": {
+        "auto_augment": ["autoaugment", None]
+    },
     "drop or pad": {"last_batch": ["keep", None]},
     "true or false": {"dct_scaling": [1], "partial_decode": ["no"], "shuffle": ["yes"]},
+    "a whole number 1 .. 10": {
+        "augmix_severity": [0, 11],
+        "augmix_width": [0, 11],
+        "augmix_alpha": [0, 0.5],
+    },
+    "a whole number 0 .. 10": {"augmix_depth": [-1, 11]},
+    "a whole number 0 .. 255": {
+        "blur_kernel_size": [-1, 256, 9.5],
+        "solarise_threshold": [-1, 256],
+    },
     "a whole number 1 .. 16": {"rand_augment_ops": [0, 17]},
     "a whole number 0 .. 30": {"rand_augment_magnitude": [-1, 31]},
     "a whole number 1 .. 65536": {"batch_size": [0, 65_537, 2.0, "8", True]},
@@ -97,6 +122,10 @@ REFUSED: dict[str, dict[str, list[object]]] = {
         "flip_probability": [-0.1, 1.1, math.nan, "0.5", True],
         "greyscale_probability": [1.5],
         "erasing_probability": ["often"],
+        "jitter_probability": [None],
+        "vertical_flip_probability": [-1],
+        "blur_probability": [math.inf],
+        "solarise_probability": [2],
     },
     "a number 0 .. 9 or two factors": {
         "brightness": [-0.1],
@@ -110,6 +139,7 @@ REFUSED: dict[str, dict[str, list[object]]] = {
     "0.01 <= least <= greatest <= 100": {
         "erasing_ratio": [(0.0, 1.0)],
         "ratio": [(0.009, 1.0), (1.0, math.inf)],
+        "blur_sigma": [(0.0, 2.0), (2.0, 0.1), (1.0, 101.0)],
     },
     "1e-06 <= least <= greatest <= 1": {
         "scale": [(0.0, 1.0), (0.5, 1.1), (0.9, 0.1), (0.1, math.nan), (0.1, 10**400)],
@@ -140,6 +170,22 @@ def test_a_centre_crop_must_fit_into_the_resized_image() -> None:
         Recipe.for_split("val", batch_size=8, image_size=288)
     assert Recipe.for_split("val", batch_size=8, image_size=256).resize_size == 256
     assert Recipe.for_split("train", batch_size=8, image_size=288).image_size == 288
+
+
+@pytest.mark.parametrize(("kernel", "size"), [(8, 224), (2, 8), (17, 8), (63, 31)])
+def test_a_blurs_kernel_is_odd_and_reaches_past_one_edge_only(kernel: int, size: int) -> None:
+    with pytest.raises(ConfigError, match=f"an odd number below twice .* {size}, .* got {kernel}$"):
+        Recipe.for_split("train", batch_size=8, image_size=size, blur_kernel_size=kernel)
+    largest = min(2 * size - 1, 255)
+    recipe = Recipe.for_split("train", batch_size=8, image_size=size, blur_kernel_size=largest)
+    assert recipe.blur_radius == largest // 2
+
+
+@pytest.mark.parametrize(("size", "kernel"), [(224, 23), (96, 9), (32, 3), (8, 1), (2048, 205)])
+def test_a_blurs_kernel_is_a_tenth_of_the_side_by_default(size: int, kernel: int) -> None:
+    """SimCLR's: kernel_size = image_size // 10, radius = kernel_size // 2."""
+    recipe = Recipe.for_split("train", batch_size=8, image_size=size)
+    assert 2 * recipe.blur_radius + 1 == kernel
 
 
 def test_the_fingerprint_is_pinned() -> None:
@@ -179,6 +225,17 @@ def test_every_field_changes_the_fingerprint() -> None:
         "erasing_scale": (0.02, 0.4),
         "erasing_ratio": (0.3, 3.0),
         "erasing_value": "noise",
+        "augmix_severity": 4,
+        "augmix_width": 2,
+        "augmix_depth": 2,
+        "augmix_alpha": 2,
+        "jitter_probability": 0.8,
+        "vertical_flip_probability": 0.5,
+        "blur_probability": 0.5,
+        "blur_sigma": (0.1, 1.0),
+        "blur_kernel_size": 9,
+        "solarise_probability": 0.2,
+        "solarise_threshold": 100,
     }
     assert set(changes) == set(Recipe.__struct_fields__)
     prints = {

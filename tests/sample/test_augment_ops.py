@@ -13,7 +13,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
-from feeder.plan.augment import Operation, Step
+from feeder.plan.operations import Operation, Step
 from feeder.sample.augment_ops import apply_steps
 
 SIDE = 41

@@ -18,6 +18,7 @@ static PyMethodDef methods[] = {
     {"decode_versions", feeder_decode_versions, METH_VARARGS, "See feeder.jpeg.decode.VERSIONS."},
     {"resize_pack", feeder_resize_pack, METH_VARARGS, "See feeder.jpeg.resize.resize_pack."},
     {"resize_versions", feeder_resize_versions, METH_NOARGS, "See feeder.jpeg.resize.VERSIONS."},
+    {"blur", feeder_blur, METH_VARARGS, "See feeder.jpeg.blur.blur."},
     {"find_offsets", feeder_find_offsets, METH_VARARGS, "See feeder.sample.cache_file.DecodedCache."},
     {"store_word", feeder_store_word, METH_VARARGS, "See feeder.sample.cache_file.DecodedCache."},
     {NULL, NULL, 0, NULL},

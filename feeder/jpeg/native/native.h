@@ -1,6 +1,6 @@
 /* The functions of feeder.jpeg._native. Their types, documentation and the reference versions that
- * tests compare them with are in recode.py, crop_decode.py, decode.py and resize.py of feeder/jpeg,
- * and in feeder/sample/cache_file.py. */
+ * tests compare them with are in recode.py, crop_decode.py, decode.py, resize.py and blur.py of
+ * feeder/jpeg, and in feeder/sample/cache_file.py. */
 #ifndef FEEDER_NATIVE_H
 #define FEEDER_NATIVE_H
 
@@ -23,6 +23,7 @@ PyObject *feeder_decode_window(PyObject *module, PyObject *args);
 PyObject *feeder_decode_versions(PyObject *module, PyObject *args);
 PyObject *feeder_resize_pack(PyObject *module, PyObject *args);
 PyObject *feeder_resize_versions(PyObject *module, PyObject *args);
+PyObject *feeder_blur(PyObject *module, PyObject *args);
 PyObject *feeder_find_offsets(PyObject *module, PyObject *args);
 PyObject *feeder_store_word(PyObject *module, PyObject *args);
 
