@@ -18,8 +18,9 @@ from typing import Final, Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
+from feeder.plan.batch_shape import MAGNITUDE_BINS
 from feeder.plan.erasing import Erasure, plan_erasures
-from feeder.plan.recipe import MAGNITUDE_BINS, Recipe
+from feeder.plan.recipe import Recipe
 from feeder.plan.rng import Stream, uniform_integers, uniforms
 
 _Drawn = Literal[

@@ -57,7 +57,7 @@ class _Session:
     opened: OpenSession
     memory: SlotMemory
     plan: Callable[[int], EpochPlan]  # by epoch
-    reader: SampleReader | None = None  # from the first chunk on
+    reader: Callable[[int], SampleReader]  # by epoch, likewise
     lanes: set[int] = field(default_factory=set)  # whose batches have come here
 
 
@@ -109,7 +109,11 @@ class ChunkFiller:
             shards = self._dataset(message.dataset).layout
             return recipe.plan_epoch(shards, seed=message.seed, epoch=epoch)
 
-        self._sessions[message.session] = _Session(message, memory, plan)
+        @functools.lru_cache(_PLANS_MAX)
+        def reader(epoch: int) -> SampleReader:
+            return self._find_reader(message.dataset, recipe.at(epoch))
+
+        self._sessions[message.session] = _Session(message, memory, plan, reader)
 
     def close_session(self, number: int) -> None:
         """Unmap the session's slots."""
@@ -128,10 +132,8 @@ class ChunkFiller:
         """
         started_s, cpu_before_s = perf_counter(), thread_time()
         session = self._sessions[chunk.session]
-        if session.reader is None:
-            session.reader = self._find_reader(session.opened)
-        reader = session.reader
-        arrays = session.memory.chunk(chunk.slot, chunk.first, chunk.count)
+        reader = session.reader(chunk.epoch)
+        arrays = session.memory.chunk(chunk.slot, chunk.first, chunk.count, chunk.epoch)
         plan = session.plan(chunk.epoch)
         ids = plan.samples(chunk.index, chunk.first, chunk.count)
         stages, counts = _stage_seconds(reader), reader.cache_counts
@@ -145,6 +147,7 @@ class ChunkFiller:
                     epoch=chunk.epoch,
                     pixels=arrays.pixels[:real],
                     labels=arrays.labels[:real],
+                    further=[crop[:real] for crop in arrays.further],
                 )
             except DatasetError:
                 # Shards are opened again: a deleted one may have a successor.
@@ -155,7 +158,8 @@ class ChunkFiller:
             self._advise(session, reader, plan, chunk.index)
         if real < chunk.count:
             layout = session.memory.layout
-            arrays.pixels[real:] = layout.pixel_layout.grey
+            for crop in (arrays.pixels, *arrays.further):
+                crop[real:] = layout.pixel_layout.grey
             arrays.labels[real:] = layout.labels.padding
             arrays.sample_ids[real:] = PADDING_SAMPLE_ID
         return Filled(
@@ -237,15 +241,15 @@ class ChunkFiller:
             self._indexes.share(name, dataset)
         return self._open.enter_context(dataset)
 
-    def _find_reader(self, opened: OpenSession) -> SampleReader:
-        """The reader, which all sessions of this dataset and recipe share."""
-        key = opened.dataset, opened.recipe.fingerprint()
+    def _find_reader(self, name: str, recipe: Recipe) -> SampleReader:
+        """The reader, which all sessions of this dataset and recipe in force share."""
+        key = name, recipe.fingerprint()
         reader = self._readers.get(key)
         if reader is None:
-            dataset, cached = self._dataset(opened.dataset), None
+            dataset, cached = self._dataset(name), None
             if self._cache is not None:
-                cached = part_of(self._cache, opened.dataset, dataset, opened.recipe)
-            reader = SampleReader(dataset, opened.recipe, cached, decoder=self._decoder)
+                cached = part_of(self._cache, name, dataset, recipe)
+            reader = SampleReader(dataset, recipe, cached, decoder=self._decoder)
             self._readers[key] = reader
         return reader
 
