@@ -207,6 +207,11 @@ class _Rows:
         """The memory of the pixels of all crops; ``layout.groups`` has the arrays in it."""
         return self._memory[: self.layout.pixel_bytes]
 
+    @property
+    def groups(self) -> tuple[Pixels, ...]:
+        """The pixels of each group of crops, (crops, batch_size, …)."""
+        return self.layout.groups(self.all_pixels)
+
 
 class SlotBuffer(_Rows):
     """A lent slot, which nothing may write; its arrays keep all slots mapped."""
