@@ -150,7 +150,7 @@ def describe_images(recipe: Recipe, shape: Callable[[int], tuple[int, ...]]) -> 
     starts = ["", *(f" from epoch {phase.epoch}" for phase in recipe.phases)]
     for start, now in zip(starts, recipe.over_epochs(), strict=True):
         groups = [f"{count} x {shape(size)}" for count, size in now.group_shapes]
-        images = " and ".join(groups) if recipe.crops else f"{shape(now.image_size)}"
+        images = f"({' and '.join(groups)})" if recipe.crops else f"{shape(now.image_size)}"
         texts.append(images + start)
     return ", ".join(texts)
 

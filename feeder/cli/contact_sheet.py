@@ -20,6 +20,7 @@ from feeder.plan.augment import plan_augmentations
 from feeder.plan.crop import CropPlan, plan_crops
 from feeder.plan.labels import LabelRows, LabelSpec
 from feeder.plan.recipe import Recipe
+from feeder.plan.rng import crop_words
 from feeder.process.output_file import explain_write_errors, write_output
 from feeder.survey.pictures import open_image
 
@@ -78,15 +79,17 @@ def note_samples(
     *,
     seed: int,
     epoch: int,
+    crop: int = 0,
 ) -> list[Note]:
-    """The notes of n samples.
+    """The notes of a crop of n samples; ``recipe`` is the crop's.
 
     Without the ``sizes``, which a client does not know, the notes have no sizes of crops.
     """
     # Whether a sample is mirrored does not depend on its size.
     ones = np.ones(len(sample_ids), np.int64)
-    crops = _plan_crops(recipe, sample_ids, sizes or (ones, ones), seed, epoch)
-    augmentations = plan_augmentations(recipe, seed=seed, epoch=epoch, sample_ids=sample_ids)
+    words = crop_words(sample_ids, crop)
+    crops = _plan_crops(recipe, words, sizes or (ones, ones), seed, epoch)
+    augmentations = plan_augmentations(recipe, seed=seed, epoch=epoch, sample_ids=words)
     notes = []
     for row, augmentation in enumerate(augmentations):
         facts = [f"sample {sample_ids[row]}"]
@@ -107,10 +110,10 @@ def note_samples(
 
 
 def _plan_crops(
-    recipe: Recipe, sample_ids: NDArray[np.int64], sizes: Sizes, seed: int, epoch: int
+    recipe: Recipe, words: NDArray[np.int64], sizes: Sizes, seed: int, epoch: int
 ) -> CropPlan:
     return plan_crops(
-        recipe, seed=seed, epoch=epoch, sample_ids=sample_ids, widths=sizes[0], heights=sizes[1]
+        recipe, seed=seed, epoch=epoch, sample_ids=words, widths=sizes[0], heights=sizes[1]
     )
 
 
@@ -145,11 +148,13 @@ def outline_crops(
     *,
     seed: int,
     epoch: int,
+    crop: int = 0,
 ) -> NDArray[np.uint8]:
-    """The whole images of n samples in squares (n, side, side, 3), dimmed outside their crops."""
+    """The whole images of n samples in squares (n, side, side, 3), dimmed outside a crop of each;
+    ``recipe`` is the crop's."""
     side = max(recipe.image_size, _SMALLEST_PX)
     pictures = []
-    crops = _plan_crops(recipe, sample_ids, sizes, seed, epoch)
+    crops = _plan_crops(recipe, crop_words(sample_ids, crop), sizes, seed, epoch)
     for sample_id, (x, y, w, h) in zip(sample_ids.tolist(), crops.boxes.tolist(), strict=True):
         whole = open_image(dataset, sample_id)
         shrink = side / max(whole.size)
@@ -165,6 +170,19 @@ def outline_crops(
         square.paste(image, ((side - width) // 2, (side - height) // 2))
         pictures.append(np.asarray(square))
     return np.stack(pictures)
+
+
+def beside_each_other(crops: Sequence[NDArray[np.uint8]]) -> NDArray[np.uint8]:
+    """The crops of n samples, each (n, side, side, 3), as pictures: those of the first sample, then
+    of the second. Small ones are in the middle of the size of the largest."""
+    side = max(crop.shape[1] for crop in crops)
+    shape = len(crops[0]), len(crops), side, side, 3
+    pictures: NDArray[np.uint8] = np.full(shape, _MARGIN_LEVEL, np.uint8)
+    for number, crop in enumerate(crops):
+        own = crop.shape[1]
+        start = (side - own) // 2
+        pictures[:, number, start : start + own, start : start + own] = crop
+    return pictures.reshape(-1, side, side, 3)
 
 
 def draw_contact_sheet(

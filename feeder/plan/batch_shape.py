@@ -24,6 +24,7 @@ MIN_RATIO: Final = 0.01
 MAX_RATIO: Final = 100.0
 MAGNITUDE_BINS: Final = 31  # torchvision's default, and the only number of bins here
 MAX_CROPS: Final = 32  # of a sample: each is a frame of its own in a chunk
+MAX_CROP_PIXELS: Final = 2 * MAX_IMAGE_SIZE**2  # of a sample, which one worker makes at a time
 MAX_PHASES: Final = 64
 
 IMAGE_SIZES: Final = (MIN_IMAGE_SIZE, MAX_IMAGE_SIZE)
@@ -74,6 +75,12 @@ def check_crops(value: object, scale: Interval, ratio: Interval) -> tuple[CropGr
     crops = sum(group.count for group in groups)
     if crops > MAX_CROPS:
         raise ConfigError(f"recipe: crops must be at most {MAX_CROPS} a sample, got {crops}")
+    pixels = sum(group.count * group.size**2 for group in groups)
+    if pixels > MAX_CROP_PIXELS:
+        raise ConfigError(
+            f"recipe: crops must have at most {MAX_CROP_PIXELS:,} pixels a sample, got {pixels:,}: "
+            "make fewer or smaller ones"
+        )
     return groups
 
 

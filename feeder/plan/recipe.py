@@ -302,6 +302,14 @@ class Recipe(
         _, size, scale, ratio = self.crops[number]
         return msgspec.structs.replace(self, crops=(), image_size=size, scale=scale, ratio=ratio)
 
+    def of_crops(self) -> "list[Recipe]":
+        """Return the recipe with one crop that makes each crop of a sample, in their order."""
+        return [
+            recipe
+            for number, (count, _) in enumerate(self.group_shapes)
+            for recipe in [self.of_group(number)] * count
+        ]
+
     def plan_epoch(self, layout: ShardLayout, *, seed: int, epoch: int) -> EpochPlan:
         """Return the batches of an epoch of a dataset; raises what ``EpochPlan`` raises."""
         return EpochPlan(

@@ -185,9 +185,7 @@ def test_arrays_have_the_size_of_their_epoch(
 
 
 @pytest.mark.parametrize("ranks", [1, 3])
-def test_a_job_resumes_on_either_side_of_a_new_size(
-    endpoints: dict[str, str], ranks: int
-) -> None:
+def test_a_job_resumes_on_either_side_of_a_new_size(endpoints: dict[str, str], ranks: int) -> None:
     options = {"image_size": SIZES, "recipe": {"scale": {0: [0.3, 1.0], 2: [0.1, 1.0]}}}
     seen: list[bytes] = []
     states: list[dict[str, int | str]] = []
@@ -219,7 +217,7 @@ def test_the_log_has_the_shape_of_the_images(
     caplog.set_level(logging.INFO, "trainer_client")
     endpoint = endpoints["ipc"]
     for options, text in (
-        ({"recipe": {"crops": CROPS}}, "6 x 2 x (40, 40, 3) and 3 x (24, 24, 3) int8 arrays"),
+        ({"recipe": {"crops": CROPS}}, "6 x (2 x (40, 40, 3) and 3 x (24, 24, 3)) int8 arrays"),
         ({"image_size": SIZES}, "(32, 32, 3), (40, 40, 3) from epoch 1, (24, 24, 3) from epoch 3"),
     ):
         with make_loader(endpoint, NumpyLoader, **options) as loader:
@@ -247,7 +245,10 @@ def test_a_bad_shape_is_one_line(
 
 
 def test_phases_that_change_nothing_are_none() -> None:
-    sizes = [recipe.image_size for recipe in Recipe.for_split(
-        "train", batch_size=2, image_size={"0": 32, "4": 32, "5": 40, "9": 40}
-    ).over_epochs()]
+    sizes = [
+        recipe.image_size
+        for recipe in Recipe.for_split(
+            "train", batch_size=2, image_size={"0": 32, "4": 32, "5": 40, "9": 40}
+        ).over_epochs()
+    ]
     assert all(before != after for before, after in pairwise(sizes))
