@@ -193,8 +193,11 @@ def draw_contact_sheet(
     title: str = "",
     subtitles: Sequence[str] = (),
     notes: Sequence[Note] = (),
+    together: int = 1,
 ) -> None:
     """Write ``images`` (n, height, width, 3) with a caption under each as a PNG to ``path``.
+
+    A row has whole groups of ``together`` images.
 
     Captions that are too long are shortened in the middle; ``subtitles`` and ``notes``, one for
     each image or none, are wrapped. The file is written atomically; ResourceError where it cannot.
@@ -205,6 +208,7 @@ def draw_contact_sheet(
     step_x = width + _GAP_PX
     step_y = height + _CAPTION_PX + _NOTE_PX * max(map(len, blocks)) + _GAP_PX
     columns = choose_columns(len(images), step_x, step_y)
+    columns = max(together, columns // together * together)
     sheet_width = columns * step_x + _GAP_PX
     room = sheet_width - 2 * _GAP_PX
     head = [line for text in subtitles for line in wrap(text.split(" "), room, note_font)]

@@ -133,6 +133,7 @@ def run(arguments: argparse.Namespace) -> int:
         f"batch {arguments.index}",
         subtitles=(describe_recipe(recipe), legend),
         notes=notes,
+        together=len(recipe.crop_sizes),
     )
     print(f"{plural(len(pictures), 'image')} in {arguments.out}")
     return 0
