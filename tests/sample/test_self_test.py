@@ -24,9 +24,11 @@ import feeder.sample.reader
 import feeder.sample.self_test
 from feeder.errors import ResourceError
 from feeder.jpeg import resize
+from feeder.jpeg.crop_decode import McuGrids, TileWindows
 from feeder.jpeg.decode import VERSIONS
 from feeder.plan.augment import OPERATIONS, plan_augmentations
 from feeder.plan.crop import plan_crops
+from feeder.sample.decode_plan import SharedDecodes, share_decodes
 from feeder.sample.self_test import (
     IMAGE_FOLDER,
     IMAGES,
@@ -106,6 +108,19 @@ def test_version_with_other_pixels_is_named(
     if name == "resize_pack":
         names = [each for each in VERSIONS if resize.version_beside(each) == version]
     with pytest.raises(ResourceError, match=rf"other pixels with .*\(({'|'.join(names)})\):? "):
+        compute_self_test()
+
+
+def test_crops_that_share_tiles_with_other_pixels_are_named(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def share_wrongly(grids: McuGrids, windows: TileWindows, scales: np.ndarray) -> SharedDecodes:
+        shared = share_decodes(grids, windows, scales)
+        shared.windows.x[:] += 8 * (shared.windows.x > 0)
+        return shared
+
+    monkeypatch.setattr(feeder.sample.reader, "share_decodes", share_wrongly)
+    with pytest.raises(ResourceError, match=r"crop \d of the self-test's images has other pixels"):
         compute_self_test()
 
 

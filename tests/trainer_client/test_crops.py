@@ -1,6 +1,10 @@
 """Several crops a sample and sizes by epoch, from the real daemon to both loaders."""
 
 import logging
+import os
+import re
+import subprocess
+import sys
 from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
@@ -17,6 +21,7 @@ from feeder.plan.packing import pixel_layout_of
 from feeder.plan.recipe import Recipe
 from feeder.sample.reader import SampleReader
 from tests.support.daemon import Daemon
+from tests.support.sources import REPOSITORY
 from tests.support.synthetic_sets import pack_synthetic
 from trainer_client import FeederLoader, NumpyLoader
 from trainer_client._device import Normaliser
@@ -242,6 +247,35 @@ def test_a_bad_shape_is_one_line(
         with pytest.raises(ConfigError, match=message) as caught:
             make_loader(endpoints["ipc"], kind, **options)
         assert "\n" not in str(caught.value)
+
+
+def test_the_self_supervised_example_learns_and_resumes(
+    endpoints: dict[str, str], tmp_path: Path
+) -> None:
+    """Its loss falls, and a job of two halves ends with the weights of one without a break."""
+
+    def train(checkpoint: str, epochs: int) -> list[float]:
+        script = REPOSITORY / "docs" / "examples" / "self_supervised.py"
+        sizes = ["--batch-size", "12", "--image-size", "32", "--checkpoint-steps", "2"]
+        more = ["--epochs", str(epochs), "--checkpoint", checkpoint]
+        done = subprocess.run(
+            [sys.executable, script, endpoints["ipc"], "--dataset", "shapes", *sizes, *more],
+            cwd=tmp_path,
+            env={**os.environ, "PYTHONPATH": str(REPOSITORY), "OMP_NUM_THREADS": "1"},
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+        return [float(loss) for loss in re.findall(r"mean loss (\S+) over 3 steps", done.stdout)]
+
+    whole = train("whole.pt", 8)
+    assert len(whole) == 8
+    assert whole[-1] < 0.9 * whole[0]
+    assert [*train("parts.pt", 3), *train("parts.pt", 8)] == whole
+    ends = [torch.load(tmp_path / name)["model"] for name in ("whole.pt", "parts.pt")]
+    assert all(torch.equal(ends[0][name], ends[1][name]) for name in ends[0])
 
 
 def test_phases_that_change_nothing_are_none() -> None:
