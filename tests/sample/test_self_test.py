@@ -24,11 +24,9 @@ import feeder.sample.reader
 import feeder.sample.self_test
 from feeder.errors import ResourceError
 from feeder.jpeg import resize
-from feeder.jpeg.crop_decode import McuGrids, TileWindows
 from feeder.jpeg.decode import VERSIONS
 from feeder.plan.augment import OPERATIONS, plan_augmentations
 from feeder.plan.crop import plan_crops
-from feeder.sample.decode_plan import SharedDecodes, share_decodes
 from feeder.sample.self_test import (
     IMAGE_FOLDER,
     IMAGES,
@@ -114,14 +112,18 @@ def test_version_with_other_pixels_is_named(
 def test_crops_that_share_tiles_with_other_pixels_are_named(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def share_wrongly(grids: McuGrids, windows: TileWindows, scales: np.ndarray) -> SharedDecodes:
-        shared = share_decodes(grids, windows, scales)
-        shared.windows.x[:] += 8 * (shared.windows.x > 0)
-        return shared
+    """What decodes a window gives pixels of its own to each size of window."""
+    original = feeder.sample.reader.decode_rgbx
 
-    monkeypatch.setattr(feeder.sample.reader, "share_decodes", share_wrongly)
+    def decode(
+        jpeg: np.ndarray, width: int, height: int, scale: int, stride: int, out: np.ndarray
+    ) -> None:
+        original(jpeg, width, height, scale, stride, out)
+        out[:] ^= np.uint8(width % 32 + height % 32)
+
+    monkeypatch.setattr(feeder.sample.reader, "decode_rgbx", decode)
     with pytest.raises(ResourceError, match=r"crop \d of the self-test's images has other pixels"):
-        compute_self_test()
+        compute_self_test("turbojpeg")
 
 
 def test_turbojpeg_with_other_pixels_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
