@@ -98,7 +98,7 @@ class Loader(LikeDataLoader, Generic[AnyBatch]):
         self._indices: range | None = None  # of this rank, once the ranks are fixed
         self._is_alone = False  # without other ranks; known once an epoch begins
         self._feed = self._open(recipe, ranks=self._ranks.known)
-        self._clock = StepClock(self._feed.batch_bytes)
+        self._clock = StepClock()
         welcome = self._feed.welcome
         self.dataset = DatasetInfo(
             name=options.dataset,
@@ -344,7 +344,7 @@ class Loader(LikeDataLoader, Generic[AnyBatch]):
         self._is_alone = self.world_size == 1
         self._running = weakref.ref(iterator)
         self._feed.begin(BatchSequence(epoch, indices, step))
-        self._clock.begin()
+        self._clock.begin(self._feed.batch_bytes(epoch))
         return epoch, indices[step:]
 
     def _take(self, epoch: int, index: int) -> AnyBatch:

@@ -1,6 +1,6 @@
 """A batch as the training loop gets it: a pair of arrays that knows where it comes from."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any, ClassVar, Generic, Self, TypeVar
 
 from msgspec import Struct
@@ -25,6 +25,9 @@ class Batch(tuple[Array, Array], Generic[Array]):
     Of a ``FeederLoader``, on its device: ``images`` (N, C, S, S) in the loader's dtype and memory
     format, normalised; ``labels`` as below; ``sample_ids`` int64 (N,), on the host.
     Of a ``NumpyLoader``: images as that class documents them, the rest as here but arrays.
+
+    Of a recipe with ``crops``, ``images`` is a tuple with an array of (crops, N, …) for each group,
+    also to be had as ``crops``.
 
     ``labels`` depend on the dataset's kind of labels, ``loader.dataset.label_kind``:
 
@@ -65,6 +68,14 @@ class Batch(tuple[Array, Array], Generic[Array]):
         return self[0]
 
     @property
+    def crops(self) -> tuple[Array, ...]:
+        """The images of each group of crops, of a recipe that has ``crops``: ``images``, typed."""
+        images: Any = self[0]
+        if not isinstance(images, tuple):
+            raise AttributeError("this batch has one crop a sample: read images instead")
+        return images
+
+    @property
     def labels(self) -> Array:
         """The labels: int64 (N,), or float32 (N, W) where a sample has several."""
         return self[1]
@@ -92,17 +103,18 @@ class Batch(tuple[Array, Array], Generic[Array]):
 
     def to(self, device: Any, *, non_blocking: bool = False) -> Self:
         """Return the batch with images and labels on a torch device."""
-        tensors: Any = self
-        images, labels = (each.to(device, non_blocking=non_blocking) for each in tensors)
-        return type(self).of(images, labels, self._origin)
+        return self._map(lambda tensor: tensor.to(device, non_blocking=non_blocking))
 
     def pin_memory(self, device: Any = None) -> Self:
         """Return the batch in page-locked memory, if it is not on a device."""
-        tensors: Any = self
-        images, labels = (
-            each.pin_memory() if each.device.type == "cpu" else each for each in tensors
+        return self._map(
+            lambda tensor: tensor.pin_memory() if tensor.device.type == "cpu" else tensor
         )
-        return type(self).of(images, labels, self._origin)
+
+    def _map(self, change: Callable[[Any], Any]) -> Self:
+        images: Any = self[0]
+        changed: Any = tuple(map(change, images)) if isinstance(images, tuple) else change(images)
+        return type(self).of(changed, change(self[1]), self._origin)
 
     def _asdict(self) -> dict[str, Array]:
         return {"images": self[0], "labels": self[1]}

@@ -12,7 +12,7 @@ CUDA's matrix units want; or (N, C, H, W), ``torch.contiguous_format``.
 
 import logging
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final
 
 import torch
@@ -124,10 +124,11 @@ class Normaliser:
             channels_first = not self._is_channels_last
             self._host = HostNormaliser(scaling, packing, channels_first=channels_first)
 
-    def __call__(self, pixels: torch.Tensor) -> torch.Tensor:
+    def __call__(self, pixels: torch.Tensor, *, group: int = 0) -> torch.Tensor:
         """Normalise packed pixels, contiguous and on the device, into a tensor of its own.
 
-        On a CPU its memory may be that of an earlier result to which nothing refers any more.
+        On a CPU its memory may be that of an earlier result of the same ``group`` of crops to which
+        nothing refers any more.
         """
         if self._compiled is not None:
             try:
@@ -141,8 +142,21 @@ class Normaliser:
                 _log.warning("normalise runs uncompiled, compiling failed: %s", *reason)
         if self._host is None:
             return self._eager(pixels, *self._arguments)
-        images = torch.from_numpy(self._host(pixels.numpy())).view(self.dtype)
+        images = torch.from_numpy(self._host(pixels.numpy(), group=group)).view(self.dtype)
         return images.permute(0, 3, 1, 2) if self._is_channels_last else images
+
+
+def normalise_groups(
+    normaliser: Normaliser, groups: Iterable[torch.Tensor], count: int
+) -> tuple[torch.Tensor, ...]:
+    """Normalise groups of crops, each (crops, batch, …), to (crops, count, C, H, W)."""
+    images = []
+    for number, group in enumerate(groups):
+        crops, rows = group.shape[:2]
+        flat = normaliser(group.flatten(0, 1), group=number)
+        split = torch.unflatten(flat, 0, (crops, rows))  # a view, also of channels_last
+        images.append(split[:, :count])
+    return tuple(images)
 
 
 def _normalise_contiguous(*arguments: Any) -> torch.Tensor:

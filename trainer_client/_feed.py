@@ -6,7 +6,7 @@ import time
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
-from typing import Any, Final, Generic, Literal, Self, TypeVar
+from typing import Any, Final, Generic, Literal, Self, TypeAlias, TypeVar
 
 import numpy as np
 from msgspec import Struct
@@ -32,6 +32,9 @@ MAX_TIMEOUT_S: Final = 86_400
 AnyBatch = TypeVar("AnyBatch")
 _Fact = TypeVar("_Fact")
 
+ImageSize: TypeAlias = int | Mapping[int, int] | Mapping[str, int]
+"""Pixels, also by epoch: {0: 128, 30: 160}; the keys may be texts, as in JSON and TOML."""
+
 
 class Delivery(Struct, frozen=True, kw_only=True):
     """A complete batch in host memory."""
@@ -43,6 +46,8 @@ class Delivery(Struct, frozen=True, kw_only=True):
     """How many of these are real."""
     epoch: int
     index: int
+    has_groups: bool = False
+    """Whether the recipe has ``crops``."""
     views_max: int
     """How many batches the training loop may hold in buffers, this one among them: half of those
     that there are, so that the others suffice for fetching ahead."""
@@ -100,7 +105,7 @@ class LoaderOptions:
     split: Literal["train", "val"]
     batch_size: int
     seed: int
-    image_size: int
+    image_size: ImageSize
     rank: int | None
     world_size: int | None
     window: int
@@ -136,8 +141,19 @@ class LoaderOptions:
         more = self.recipe or {}
         if clash := {"split", "batch_size", "image_size"}.intersection(more):
             raise ConfigError(f"recipe: {min(clash)} is an argument of its own, give it there")
-        sizes = {"batch_size": self.batch_size, "image_size": self.image_size}
-        return Recipe.for_split(self.split, **sizes, **more)
+        fields = {"image_size": self.image_size, **more}
+        return Recipe.for_split(self.split, batch_size=self.batch_size, **fields)
+
+
+def describe_images(recipe: Recipe, shape: Callable[[int], tuple[int, ...]]) -> str:
+    """The images of a batch's row, for the log; ``shape`` is that of an image of a size."""
+    texts = []
+    starts = ["", *(f" from epoch {phase.epoch}" for phase in recipe.phases)]
+    for start, now in zip(starts, recipe.over_epochs(), strict=True):
+        groups = [f"{count} x {shape(size)}" for count, size in now.group_shapes]
+        images = f"({' and '.join(groups)})" if recipe.crops else f"{shape(now.image_size)}"
+        texts.append(images + start)
+    return ", ".join(texts)
 
 
 class Feed(Generic[AnyBatch]):
@@ -161,6 +177,7 @@ class Feed(Generic[AnyBatch]):
         self.wait_s = 0.0
         """Time that the consumer has waited for batches."""
         self._timeout_s = options.timeout_s
+        self._has_groups = bool(recipe.crops)
         self._begun: BatchSequence | None = None  # until a batch is taken
         self._keys = keys = read_client_keys(options.server_key, options.client_key)
         directory = Directory(options.endpoint, keys)
@@ -202,8 +219,11 @@ class Feed(Generic[AnyBatch]):
             raise
         if self.welcome.labels != INDEX_LABELS:
             layout = SlotLayout.of_recipe(recipe, self.welcome.labels, slots=1)
-        self.batch_bytes: int = layout.batch_bytes
+        self._layout = layout
+
+    def batch_bytes(self, epoch: int) -> int:
         """Bytes of a batch: its pixels, labels and sample ids."""
+        return self._layout.at(epoch).batch_bytes
 
     def check_usable(self) -> None:
         """Raise ConfigError in a fork of the process that made this, and after ``close``."""
@@ -235,6 +255,7 @@ class Feed(Generic[AnyBatch]):
             valid=complete.valid,
             epoch=key[0],
             index=key[1],
+            has_groups=self._has_groups,
             views_max=buffers // 2,
         )
         try:

@@ -18,6 +18,7 @@ import functools
 import logging
 import math
 import weakref
+from collections import defaultdict
 from collections.abc import Sequence
 from types import ModuleType
 from typing import Any, Final, Literal, NamedTuple, get_args
@@ -166,22 +167,23 @@ class HostNormaliser:
         self._scaling = scaling
         self._channels_first = channels_first
         self._version = version
-        self._outputs = Outputs()
+        self._outputs: defaultdict[int, Outputs] = defaultdict(Outputs)  # by group of crops
         if _native is None:
             _warn_once()
 
-    def __call__(self, pixels: Pixels, out: Values | None = None) -> Values:
+    def __call__(self, pixels: Pixels, out: Values | None = None, *, group: int = 0) -> Values:
         """Return normalised ``pixels``, a batch in the packing's layout and dtype.
 
         They are in ``out`` or in memory of ``Outputs``: (N, H, W, channels) or (N, channels, H, W)
-        of float32, float16 or, for bfloat16, uint16; C-contiguous, as the pixels must be.
+        of float32, float16 or, for bfloat16, uint16; C-contiguous, as the pixels must be. Each
+        ``group`` has memory of its own, as its images have a size of their own.
         """
         scale, bias, table = self._scaling
         if out is None:
             axis = 1 if self._layout.channels_first else 3
             shape = [side for at, side in enumerate(pixels.shape) if at != axis]
             shape.insert(1 if self._channels_first else 3, len(scale))
-            out = self._outputs.take(shape, table.dtype)
+            out = self._outputs[group].take(shape, table.dtype)
         if self._version == "numpy" or _native is None:
             self._look_up(pixels, np.moveaxis(out, 1, 3) if self._channels_first else out)
             return out

@@ -19,7 +19,7 @@ from trainer_client._base import Loader
 from trainer_client._batch import Batch
 from trainer_client._device import Normaliser, check_device, resolve_device
 from trainer_client._epoch import EpochIterator
-from trainer_client._feed import LoaderOptions
+from trainer_client._feed import ImageSize, LoaderOptions, describe_images
 from trainer_client._host_normalise import IMAGENET_MEAN, IMAGENET_STD
 from trainer_client._like_dataloader import DatasetInfo
 from trainer_client._staging import make_stage
@@ -58,7 +58,7 @@ class FeederLoader(Loader[Batch[torch.Tensor]]):
         split: Literal["train", "val"] = "train",
         batch_size: int,
         seed: int = 0,
-        image_size: int = 224,
+        image_size: ImageSize = 224,
         channels: Literal[3, 4] = 4,
         rank: int | None = None,
         world_size: int | None = None,
@@ -133,11 +133,12 @@ class FeederLoader(Loader[Batch[torch.Tensor]]):
             packing=made.packing,
         )
         kind = str(self.dtype).removeprefix("torch.")
+        shapes = describe_images(made, lambda size: (channels, size, size))
         super().__init__(
             options,
             made,
             make_stage(normaliser),
-            described=f"({channels}, {image_size}, {image_size}) {kind} on {self.device}",
+            described=f"{shapes} {kind} on {self.device}",
             allocate=_allocate_pinned if self.device.type == "cuda" else np.empty,
         )
 

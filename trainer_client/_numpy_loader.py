@@ -18,7 +18,7 @@ from feeder.errors import ConfigError
 from feeder.plan.packing import pixel_layout_of
 from trainer_client._base import Loader
 from trainer_client._batch import Batch, Origin
-from trainer_client._feed import Delivery, LoaderOptions, Stage
+from trainer_client._feed import Delivery, ImageSize, LoaderOptions, Stage, describe_images
 from trainer_client._host_normalise import (
     IMAGENET_MEAN,
     IMAGENET_STD,
@@ -89,19 +89,19 @@ class ArrayStage(Stage[Batch[Array]]):
         if self._borrowed is not None:
             self._give_back(*self._borrowed)
         self._views[buffer] = None  # also when what follows raises
-        pixels = delivery.rows.pixels[: delivery.count]
+        rows, count = delivery.rows, delivery.count
+        pixels = rows.all_pixels if delivery.has_groups else rows.pixels[:count]
         labels, ids = delivery.copy_labels()
         origin = Origin(ids, delivery.valid, delivery.epoch, delivery.index)
-        images: Array
         if self._normaliser is not None:
-            images = self._normaliser(pixels)
-        elif self._copy is not None and not self._copy:
+            return Batch.of(self._normalise(self._normaliser, delivery), labels, origin)
+        if self._copy is not None and not self._copy:
             pixels.flags.writeable = False
-            batch = BorrowedBatch.of(pixels, labels, origin)
+            batch = BorrowedBatch.of(_shape(pixels, delivery), labels, origin)
             del self._views[buffer]
             self._borrowed = buffer, batch
             return batch
-        elif self._copy is None and self._count_views() < delivery.views_max:
+        if self._copy is None and self._count_views() < delivery.views_max:
             view = view_of(pixels.data.toreadonly())
             self._views[buffer] = weakref.ref(view)
             images = view.view(pixels.dtype).reshape(pixels.shape)
@@ -109,7 +109,18 @@ class ArrayStage(Stage[Batch[Array]]):
             images = self._outputs.take(pixels.shape, pixels.dtype)
             images[:] = pixels
             images.flags.writeable = self._copy is not None  # else as a view, whichever it is
-        return Batch.of(images, labels, origin)
+        return Batch.of(_shape(images, delivery), labels, origin)
+
+    @staticmethod
+    def _normalise(normaliser: HostNormaliser, delivery: Delivery) -> Any:
+        count = delivery.count
+        if not delivery.has_groups:
+            return normaliser(delivery.rows.pixels[:count])
+        images = []
+        for number, group in enumerate(delivery.rows.groups):
+            flat = normaliser(group.reshape(-1, *group.shape[2:]), group=number)
+            images.append(flat.reshape(*group.shape[:2], *flat.shape[1:])[:, :count])
+        return tuple(images)
 
     def reclaim(self) -> list[int]:
         """The buffers to which no array refers any more."""
@@ -133,6 +144,14 @@ class ArrayStage(Stage[Batch[Array]]):
 
     def _count_views(self) -> int:
         return sum(view is not None and view() is not None for view in self._views.values())
+
+
+def _shape(pixels: Array, delivery: Delivery) -> Any:
+    """The images in a batch's pixels: those of each group, where the recipe has several crops."""
+    if not delivery.has_groups:
+        return pixels
+    groups = delivery.rows.layout.groups(pixels)
+    return tuple(group[:, : delivery.count] for group in groups)
 
 
 class NumpyLoader(Loader[Batch[Array]]):
@@ -164,7 +183,7 @@ class NumpyLoader(Loader[Batch[Array]]):
         split: Literal["train", "val"] = "train",
         batch_size: int,
         seed: int = 0,
-        image_size: int = 224,
+        image_size: ImageSize = 224,
         channels: Literal[3, 4] = 4,
         rank: int | None = None,
         world_size: int | None = None,
@@ -209,9 +228,11 @@ class NumpyLoader(Loader[Batch[Array]]):
             )
         self.dtype = dtype
         scaling = make_scaling(mean, std, channels=channels, value_type="float32")
-        normaliser, shape = None, layout.image_shape(image_size)
-        if dtype == "float32":
-            normaliser = HostNormaliser(scaling, made.packing)
-            shape = (image_size, image_size, channels)
+        normaliser = HostNormaliser(scaling, made.packing) if dtype == "float32" else None
+
+        def shape(size: int) -> tuple[int, int, int]:
+            return layout.image_shape(size) if normaliser is None else (size, size, channels)
+
         stage = ArrayStage(normaliser, copy)
-        super().__init__(options, made, stage, described=f"{shape} {dtype} arrays")
+        described = f"{describe_images(made, shape)} {dtype} arrays"
+        super().__init__(options, made, stage, described=described)

@@ -21,7 +21,7 @@ import torch
 
 from feeder.client.host_memory import HostRows, SlotBuffer
 from trainer_client._batch import Batch, Origin
-from trainer_client._device import Normaliser
+from trainer_client._device import Normaliser, normalise_groups
 from trainer_client._feed import Delivery, Stage
 
 MAX_COPIES: Final = 1  # copies that may be in flight while the next batch is taken
@@ -46,7 +46,12 @@ class HostStage(Stage[TensorBatch]):
 
     def load(self, delivery: Delivery, buffer: int) -> TensorBatch:
         self._free.append(buffer)
-        images = self._normaliser(torch.from_numpy(delivery.rows.pixels[: delivery.count]))
+        images: Any
+        if delivery.has_groups:
+            groups = map(torch.from_numpy, delivery.rows.groups)
+            images = normalise_groups(self._normaliser, groups, delivery.count)
+        else:
+            images = self._normaliser(torch.from_numpy(delivery.rows.pixels[: delivery.count]))
         labels, sample_ids = map(torch.from_numpy, delivery.copy_labels())
         return Batch.of(images, labels, _origin(delivery, sample_ids))
 
@@ -130,7 +135,10 @@ class CudaStage(Stage[TensorBatch]):
                     self._locks.lock(rows)
             with torch.cuda.stream(self._copy_stream):
                 # Whole, also when it is short: another shape would be compiled again.
-                pixels = torch.from_numpy(rows.pixels).to(self._device, non_blocking=True)
+                groups = rows.groups if delivery.has_groups else (rows.pixels,)
+                pixels = [
+                    torch.from_numpy(group).to(self._device, non_blocking=True) for group in groups
+                ]
                 labels = torch.from_numpy(rows.labels).to(self._device, non_blocking=True)
         finally:
             event = self._copy_stream.record_event()
@@ -139,15 +147,19 @@ class CudaStage(Stage[TensorBatch]):
         compute.wait_event(event)
         # The allocator assigns these tensors to the copy stream: without this it could reuse their
         # memory for the next copy while the compute stream still reads it.
-        pixels.record_stream(compute)
-        labels.record_stream(compute)
+        for tensor in (*pixels, labels):
+            tensor.record_stream(compute)
+        images: Any
         with torch.cuda.device(self._device):
-            images = self._normaliser(pixels)
+            if delivery.has_groups:
+                images = normalise_groups(self._normaliser, pixels, count)
+            else:
+                images = self._normaliser(pixels[0])[:count]
             if labels.dtype == torch.uint8:  # as ``Delivery.copy_labels``
                 labels = labels.to(torch.float32)
                 labels[delivery.valid :] = math.nan
         sample_ids = torch.from_numpy(rows.sample_ids[:count].copy())
-        return Batch.of(images[:count], labels[:count], _origin(delivery, sample_ids))
+        return Batch.of(images, labels[:count], _origin(delivery, sample_ids))
 
     def reclaim(self) -> list[int]:
         """The buffers with finished copies; waits when the host is too far ahead."""

@@ -62,13 +62,14 @@ class EpochTimes:
 class StepClock:
     """Times the steps of one epoch after another."""
 
-    def __init__(self, batch_bytes: int) -> None:
-        self._batch_bytes = batch_bytes
+    def __init__(self) -> None:
         self.batches = 0  # in all epochs, as the next
         self.images = 0
-        self.begin()
+        self.begin(0)
 
-    def begin(self) -> None:
+    def begin(self, batch_bytes: int) -> None:
+        """Begin an epoch, whose batches have so many bytes."""
+        self._batch_bytes = batch_bytes
         self._waits_s = array("d")
         self._images = 0
         self._began_s = self._ended_s = time.monotonic()

@@ -36,7 +36,8 @@ from feeder.jpeg.resize import resize_pack, resize_pack_reference
 from feeder.jpeg.scratch import Scratch
 from feeder.plan.crop import CropPlan, plan_crops
 from feeder.plan.recipe import Recipe
-from feeder.sample.reader import SampleReader, plan_decode
+from feeder.sample.decode_plan import plan_decode
+from feeder.sample.reader import SampleReader
 
 from ..fetcher import CHUNK_IMAGES
 from ..report import Result, compare

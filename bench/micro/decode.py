@@ -28,6 +28,7 @@ from ..report import RATE, Result, compare, single, summarise
 from ..rounds import Contender, measure, rates
 from .classes import measure_classes
 from .contenders import PreparedSamples, compare_sizes
+from .crops import measure_crops
 from .decode_report import AllRowsReport, DecodeReport
 from .readers import CachedReaders, StageTimes, measure_scaling
 
@@ -52,6 +53,7 @@ def run(arguments: argparse.Namespace) -> DecodeReport:
                 results = bench.measure(rounds)
             results += measure_classes(dataset, recipe, ids, rounds=rounds, decoder=decoder)
             results += measure_scaling(dataset, recipe, ids)
+            results += measure_crops(dataset, ids, rounds=rounds, decoder=decoder)
     results.append(single("check/equal-to-pillow", "samples", len(ids)))
     measured = {
         "images": len(ids),

@@ -20,6 +20,7 @@ from feeder.plan.augment import plan_augmentations
 from feeder.plan.crop import CropPlan, plan_crops
 from feeder.plan.labels import LabelRows, LabelSpec
 from feeder.plan.recipe import Recipe
+from feeder.plan.rng import crop_words
 from feeder.process.output_file import explain_write_errors, write_output
 from feeder.survey.pictures import open_image
 
@@ -77,19 +78,19 @@ def note_samples(
     recipe: Recipe,
     sample_ids: NDArray[np.int64],
     sizes: Sizes | None,
+    words: NDArray[np.int64],
     *,
     seed: int,
     epoch: int,
-    own_ids: NDArray[np.int64] | None = None,
+    crop: int = 0,
 ) -> list[Note]:
-    """The notes of n samples. Those of a selection have ``own_ids`` in their datasets, by which
-    their crops and augmentations are drawn.
+    """The notes of a crop of n samples; ``recipe`` is the crop's, which is drawn by ``words``.
 
     Without the ``sizes``, which a client does not know, the notes have no sizes of crops.
     """
-    drawn = sample_ids if own_ids is None else own_ids
     # Whether a sample is mirrored does not depend on its size.
-    ones = np.ones(len(drawn), np.int64)
+    ones = np.ones(len(sample_ids), np.int64)
+    drawn = crop_words(words, crop)
     crops = _plan_crops(recipe, drawn, sizes or (ones, ones), seed, epoch)
     augmentations = plan_augmentations(recipe, seed=seed, epoch=epoch, sample_ids=drawn)
     notes = []
@@ -112,10 +113,10 @@ def note_samples(
 
 
 def _plan_crops(
-    recipe: Recipe, sample_ids: NDArray[np.int64], sizes: Sizes, seed: int, epoch: int
+    recipe: Recipe, words: NDArray[np.int64], sizes: Sizes, seed: int, epoch: int
 ) -> CropPlan:
     return plan_crops(
-        recipe, seed=seed, epoch=epoch, sample_ids=sample_ids, widths=sizes[0], heights=sizes[1]
+        recipe, seed=seed, epoch=epoch, sample_ids=words, widths=sizes[0], heights=sizes[1]
     )
 
 
@@ -147,14 +148,17 @@ def outline_crops(
     recipe: Recipe,
     sample_ids: NDArray[np.int64],
     sizes: Sizes,
+    words: NDArray[np.int64],
     *,
     seed: int,
     epoch: int,
+    crop: int = 0,
 ) -> NDArray[np.uint8]:
-    """The whole images of n samples in squares (n, side, side, 3), dimmed outside their crops."""
+    """The whole images of n samples in squares (n, side, side, 3), dimmed outside a crop of each;
+    ``recipe`` is the crop's, which is drawn by ``words``."""
     side = max(recipe.image_size, _SMALLEST_PX)
     pictures = []
-    crops = _plan_crops(recipe, sample_ids, sizes, seed, epoch)
+    crops = _plan_crops(recipe, crop_words(words, crop), sizes, seed, epoch)
     for sample_id, (x, y, w, h) in zip(sample_ids.tolist(), crops.boxes.tolist(), strict=True):
         whole = open_image(dataset, sample_id)
         shrink = side / max(whole.size)
@@ -172,6 +176,19 @@ def outline_crops(
     return np.stack(pictures)
 
 
+def beside_each_other(crops: Sequence[NDArray[np.uint8]]) -> NDArray[np.uint8]:
+    """The crops of n samples, each (n, side, side, 3), as pictures: those of the first sample, then
+    of the second. Small ones are in the middle of the size of the largest."""
+    side = max(crop.shape[1] for crop in crops)
+    shape = len(crops[0]), len(crops), side, side, 3
+    pictures: NDArray[np.uint8] = np.full(shape, _MARGIN_LEVEL, np.uint8)
+    for number, crop in enumerate(crops):
+        own = crop.shape[1]
+        start = (side - own) // 2
+        pictures[:, number, start : start + own, start : start + own] = crop
+    return pictures.reshape(-1, side, side, 3)
+
+
 def draw_contact_sheet(
     images: NDArray[np.uint8],
     captions: Sequence[str],
@@ -180,8 +197,11 @@ def draw_contact_sheet(
     title: str = "",
     subtitles: Sequence[str] = (),
     notes: Sequence[Note] = (),
+    together: int = 1,
 ) -> None:
     """Write ``images`` (n, height, width, 3) with a caption under each as a PNG to ``path``.
+
+    A row has whole groups of ``together`` images.
 
     Captions that are too long are shortened in the middle; ``subtitles`` and ``notes``, one for
     each image or none, are wrapped. The file is written atomically; ResourceError where it cannot.
@@ -192,6 +212,7 @@ def draw_contact_sheet(
     step_x = width + _GAP_PX
     step_y = height + _CAPTION_PX + _NOTE_PX * max(map(len, blocks)) + _GAP_PX
     columns = choose_columns(len(images), step_x, step_y)
+    columns = max(together, columns // together * together)
     sheet_width = columns * step_x + _GAP_PX
     room = sheet_width - 2 * _GAP_PX
     head = [line for text in subtitles for line in wrap(text.split(" "), room, note_font)]

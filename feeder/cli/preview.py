@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from feeder.cli.contact_sheet import Note
+    from feeder.cli.contact_sheet import Note, Sizes
     from feeder.plan.recipe import Recipe
 
     _Sheet = tuple[Recipe, NDArray[np.uint8], list[str], list[Note]]
@@ -45,6 +45,7 @@ _LEGEND_SERVED: Final = (
 
 _IN_SENTENCE: Final = frozenset(
     {"split", "batch_size", "order_batch_size", "lanes", "working_set", "image_size", "crop"}
+    | {"crops", "phases"}
     | {"scale", "ratio", "resize_size", "flip_probability", "interpolation"}
 )
 """Fields that the title has, or that the recipe's line always states."""
@@ -71,7 +72,13 @@ def add_parser(subparsers: "argparse._SubParsersAction[Any]") -> None:
     )
     option(parser, "--images N", "how many (default 24)", type=int, default=24)
     parser.add_argument("--split", choices=("train", "val"), default="train")
-    option(parser, "--image-size PX", "side of a crop (default 224)", type=int, default=224)
+    option(
+        parser,
+        "--image-size PX",
+        'side of a crop (default 224), also by epoch: \'{"0": 128, "30": 160}\'',
+        type=_parse_size,
+        default=224,
+    )
     rows = f"rows of a batch (default {_BATCH_SIZE}, or all samples where there are fewer)"
     option(parser, "--batch-size B", rows, type=int)
     for name, text in (("seed", "of order and crops "), ("epoch", ""), ("index", "of the batch ")):
@@ -126,6 +133,7 @@ def run(arguments: argparse.Namespace) -> int:
         f"batch {arguments.index}",
         subtitles=(describe_recipe(recipe), legend),
         notes=notes,
+        together=len(recipe.crop_sizes),
     )
     print(f"{plural(len(pictures), 'image')} in {arguments.out}")
     return 0
@@ -136,60 +144,75 @@ def _preview_dataset(arguments: argparse.Namespace) -> "_Sheet":
     import numpy as np
 
     from feeder.choose.members import open_samples
-    from feeder.cli.contact_sheet import Note, name_labels, note_samples, outline_crops
+    from feeder.cli.contact_sheet import Note, beside_each_other, name_labels, outline_crops
     from feeder.dataset.opened import Dataset
+    from feeder.plan.draws import DRAW_SHIFT, split_words
     from feeder.plan.packing import Pixels, pixel_layout_of, unpack_levels
     from feeder.sample.reader import SampleReader
     from feeder.sample.selected_reader import SelectedReader
 
     seed, epoch, index = arguments.seed, arguments.epoch, arguments.index
     with open_samples(arguments.dataset_path) as dataset:
-        recipe = _recipe(arguments, dataset.layout.ids)
+        recipe = _recipe(arguments, dataset.layout.ids).at(epoch)
         plan = recipe.plan_epoch(dataset.layout, seed=seed, epoch=epoch)
         _check_index(index, plan.batches, recipe)
-        ids = plan.samples(index, 0, min(arguments.images, plan.valid(index)))
+        count = min(_samples(arguments, recipe), plan.valid(index))
+        ids, draws = split_words(plan.words(index, 0, count))
         records = dataset.read_records(ids)
         sizes = records["width"].astype(np.int64), records["height"].astype(np.int64)
-        # Of a selection, all is drawn by the ids that samples have in their datasets.
+        # All is drawn by the ids that samples have in their datasets.
         parts = [(dataset, ids, np.arange(len(ids)))] if isinstance(dataset, Dataset) else []
         if not isinstance(dataset, Dataset):
             groups = dataset.selection.locate(ids)
             parts = [(dataset.member(g.member), g.sample_ids, g.rows) for g in groups]
-        own_ids = np.empty_like(ids)
+        words = draws << DRAW_SHIFT
         for _, part_ids, rows in parts:
-            own_ids[rows] = part_ids
-        notes = note_samples(recipe, ids, sizes, seed=seed, epoch=epoch, own_ids=own_ids)
+            words[rows] += part_ids
+        notes = _notes(recipe, ids, sizes, arguments, words)
         labels = np.empty((len(ids), *dataset.labels.row_shape), dataset.labels.dtype)
         if arguments.boxes:
             dataset.read_labels(ids, records, labels)
-            outlined: list[NDArray[np.uint8]] = [np.empty(0, np.uint8)] * len(ids)
-            for member, part_ids, rows in parts:
-                part_sizes = sizes[0][rows], sizes[1][rows]
-                drawn = outline_crops(member, recipe, part_ids, part_sizes, seed=seed, epoch=epoch)
-                for row, picture in zip(rows.tolist(), drawn, strict=True):
-                    outlined[row] = picture
-            pictures = np.stack(outlined)
+            crops = []
+            for crop, one in enumerate(recipe.of_crops()):
+                outlined: list[NDArray[np.uint8]] = [np.empty(0, np.uint8)] * len(ids)
+                for member, part_ids, rows in parts:
+                    part_sizes, drawn = (sizes[0][rows], sizes[1][rows]), words[rows]
+                    pictures = outline_crops(
+                        member, one, part_ids, part_sizes, drawn, seed=seed, epoch=epoch, crop=crop
+                    )
+                    for row, picture in zip(rows.tolist(), pictures, strict=True):
+                        outlined[row] = picture
+                crops.append(np.stack(outlined))
             notes = [Note(note.facts) for note in notes]  # neither mirrored nor augmented
         else:
             layout = pixel_layout_of(recipe.packing)
-            shape = (len(ids), *layout.image_shape(recipe.image_size))
-            pixels: Pixels = np.empty(shape, layout.dtype)
+            shapes = [(len(ids), *layout.image_shape(size)) for size in recipe.crop_sizes]
+            pixels: list[Pixels] = [np.empty(shape, layout.dtype) for shape in shapes]
             reader: SampleReader | SelectedReader
             if isinstance(dataset, Dataset):
                 reader = SampleReader(dataset, recipe)
             else:
                 members = dataset.member
                 reader = SelectedReader(dataset, lambda n: SampleReader(members(n), recipe))
-            reader.fill(ids, seed=seed, epoch=epoch, pixels=pixels, labels=labels)
-            pictures = unpack_levels(pixels, layout)
-        return recipe, pictures, name_labels(dataset.labels, labels, dataset.classes), notes
+            reader.fill(
+                ids,
+                draws=draws,
+                seed=seed,
+                epoch=epoch,
+                pixels=pixels[0],
+                labels=labels,
+                further=pixels[1:],
+            )
+            crops = [unpack_levels(each, layout) for each in pixels]
+        captions = name_labels(dataset.labels, labels, dataset.classes)
+        return recipe, beside_each_other(crops), _repeat(captions, len(crops)), notes
 
 
 def _preview_served(arguments: argparse.Namespace) -> "_Sheet":
     """Show a batch that the daemon at ``--from`` serves."""
     import numpy as np
 
-    from feeder.cli.contact_sheet import name_labels, note_samples
+    from feeder.cli.contact_sheet import beside_each_other, name_labels
     from feeder.client.core.links import Job
     from feeder.client.core.prefetch import BatchSequence
     from feeder.client.core.session import ClientSession
@@ -215,7 +238,8 @@ def _preview_served(arguments: argparse.Namespace) -> "_Sheet":
         # With one buffer, which stays with this batch, no other one is requested.
         transport.begin(BatchSequence(epoch, range(arguments.index, arguments.index + 1)))
         batch = transport.take((epoch, arguments.index), deadline_s - time.monotonic())
-        rows, count = transport.rows(batch), min(arguments.images, batch.valid)
+        recipe = recipe.at(epoch)
+        rows, count = transport.rows(batch), min(_samples(arguments, recipe), batch.valid)
         labels, classes = rows.labels[:count], welcome.classes
         if welcome.labels.kind == "index":
             unknown = [label for label in labels.tolist() if not 0 <= label < len(classes)]
@@ -225,13 +249,54 @@ def _preview_served(arguments: argparse.Namespace) -> "_Sheet":
                     f"{len(classes)} classes"
                 )
         ids = rows.sample_ids[:count].copy()
-        pictures = unpack_levels(rows.pixels[:count], pixel_layout_of(recipe.packing))
-        captions = name_labels(welcome.labels, labels, classes)
+        layout = pixel_layout_of(recipe.packing)
+        crops = [unpack_levels(crop[:count], layout) for group in rows.groups for crop in group]
+        pictures = beside_each_other(crops)
+        captions = _repeat(name_labels(welcome.labels, labels, classes), len(crops))
     remaining_s = max(0.1, deadline_s - time.monotonic())
     sources = request_sources(endpoint, arguments.dataset, ids.tolist(), remaining_s, keys)
-    own_ids = np.array([sources[number][1] for number in ids.tolist()], np.int64)
-    notes = note_samples(recipe, ids, None, seed=seed, epoch=epoch, own_ids=own_ids)
-    return recipe, pictures, captions, notes
+    words = np.array([sources[number][1] for number in ids.tolist()], np.int64)
+    return recipe, pictures, captions, _notes(recipe, ids, None, arguments, words)
+
+
+def _samples(arguments: argparse.Namespace, recipe: "Recipe") -> int:
+    """How many samples make about ``--images`` pictures, one for each crop."""
+    images: int = arguments.images
+    return -(-images // len(recipe.crop_sizes))
+
+
+def _notes(
+    recipe: "Recipe",
+    sample_ids: "NDArray[np.int64]",
+    sizes: "Sizes | None",
+    arguments: argparse.Namespace,
+    words: "NDArray[np.int64]",
+) -> "list[Note]":
+    """The notes of each crop of the first sample, then of the second, …; crops are drawn by
+    ``words``."""
+    from feeder.cli.contact_sheet import note_samples
+
+    seed, epoch = arguments.seed, arguments.epoch
+    of_crops = [
+        note_samples(one, sample_ids, sizes, words, seed=seed, epoch=epoch, crop=crop)
+        for crop, one in enumerate(recipe.of_crops())
+    ]
+    return [note for notes in zip(*of_crops, strict=True) for note in notes]
+
+
+def _repeat(captions: list[str], times: int) -> list[str]:
+    return [caption for caption in captions for _ in range(times)]
+
+
+def _parse_size(text: str) -> object:
+    """An image size, or sizes by epoch as JSON, which the recipe checks."""
+    try:
+        value: object = json.loads(text)
+    except (ValueError, RecursionError):
+        value = None
+    if type(value) is not int and not isinstance(value, dict):
+        raise argparse.ArgumentTypeError(f"{text!r} is neither pixels nor JSON of sizes by epoch")
+    return value
 
 
 def _recipe(arguments: argparse.Namespace, samples: int) -> "Recipe":
@@ -240,7 +305,9 @@ def _recipe(arguments: argparse.Namespace, samples: int) -> "Recipe":
     batch_size = arguments.batch_size
     batch_size = min(_BATCH_SIZE, samples) if batch_size is None else batch_size
     overrides: dict[str, object] = {}
-    if arguments.split == "val":  # the usual margin around the centre crop, at any size
+    if arguments.split == "val" and isinstance(
+        arguments.image_size, int
+    ):  # the usual margin around the centre crop, at any size
         overrides["resize_size"] = round(arguments.image_size * 256 / 224)
     for text in arguments.recipe:
         name, value = parse_field(text)
@@ -260,12 +327,14 @@ def describe_recipe(recipe: "Recipe") -> str:
     import msgspec
 
     crop = f"short side to {recipe.resize_size} px, centre crop of {recipe.image_size} px"
-    if recipe.crop == "random-resized":
-        crop = (
-            f"random-resized crop of {100 * recipe.scale[0]:.3g} % to {100 * recipe.scale[1]:.3g} "
-            f"% of the image, aspect {recipe.ratio[0]:.3g} to {recipe.ratio[1]:.3g}, "
-            f"to {recipe.image_size} px"
-        )
+    if recipe.crops:
+        groups = [
+            f"{count} of {_describe_crop(recipe.of_group(number))}"
+            for number, (count, _) in enumerate(recipe.group_shapes)
+        ]
+        crop = f"random-resized crops: {'; '.join(groups)}"
+    elif recipe.crop == "random-resized":
+        crop = f"random-resized crop of {_describe_crop(recipe)}"
     default = msgspec.structs.asdict(
         type(recipe).for_split(recipe.split, batch_size=recipe.batch_size)
     )
@@ -278,6 +347,13 @@ def describe_recipe(recipe: "Recipe") -> str:
     ]
     mirrored = f"{100 * recipe.flip_probability:.3g} % mirrored"
     return "recipe: " + ", ".join([crop, recipe.interpolation, mirrored, *changed])
+
+
+def _describe_crop(recipe: "Recipe") -> str:
+    return (
+        f"{100 * recipe.scale[0]:.3g} % to {100 * recipe.scale[1]:.3g} % of the image, aspect "
+        f"{recipe.ratio[0]:.3g} to {recipe.ratio[1]:.3g}, to {recipe.image_size} px"
+    )
 
 
 def _check_index(index: int, batches: int, recipe: "Recipe") -> None:

@@ -80,7 +80,8 @@ class Link:
         message_bytes, messages = MAX_NODE_HEADER_BYTES, 64
         if hello is not None:
             recipe = hello.recipe
-            image_bytes = pixel_layout_of(recipe.packing).image_bytes(recipe.image_size)
+            largest = max(size for each in recipe.over_epochs() for size in each.crop_sizes)
+            image_bytes = pixel_layout_of(recipe.packing).image_bytes(largest)
             message_bytes = max(message_bytes, recipe.batch_size * image_bytes)
             messages += hello.window * recipe.batch_size  # were every chunk a single row
         dealer: zmq.Socket[bytes] | None = None

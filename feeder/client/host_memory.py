@@ -15,7 +15,7 @@ import queue
 import socket
 import threading
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Final, TypeAlias
 
 import numpy as np
@@ -23,11 +23,11 @@ from numpy.typing import NDArray
 
 from feeder.errors import ProtocolError
 from feeder.plan.labels import LabelRows, LabelSpec
-from feeder.plan.packing import Pixels, pixel_layout_of
+from feeder.plan.packing import Pixels
 from feeder.plan.recipe import Recipe
 from feeder.wire.claim import ANSWER_BYTES_MAX, FAREWELL, decode_answer, encode_claim
-from feeder.wire.messages import PADDING_SAMPLE_ID
-from feeder.wire.slot_layout import ChunkArrays, SlotLayout
+from feeder.wire.messages import PADDING_SAMPLE_ID, Chunk
+from feeder.wire.slot_layout import SlotLayout
 
 Allocate = Callable[[tuple[int, ...], "np.dtype[Any]"], NDArray[Any]]
 """Returns a new array of a shape and type, whatever its contents."""
@@ -111,10 +111,11 @@ class LentMemory:
 
     def slots(self) -> list["SlotBuffer"]:
         """All slots, never to be written to."""
-        pages, layout = np.asarray(self), self.layout  # whose views keep this object
+        pages = np.asarray(self)  # whose views keep this object
+        starts = range(0, self.layout.total_bytes, self.layout.slot_bytes)
         return [
-            SlotBuffer(self, number, layout.chunk(pages, number, 0, layout.batch_size))
-            for number in range(layout.slots)
+            SlotBuffer(self, number, pages[start : start + self.layout.slot_bytes])
+            for number, start in enumerate(starts)
         ]
 
     def before_unmapping(self, call: Callable[[], object]) -> None:
@@ -174,44 +175,74 @@ def _unmap(
 # --- Batches, as the consumer reads them ------------------------------------------------------
 
 
-class SlotBuffer:
+class _Rows:
+    """The arrays of one batch in memory that is laid out as a slot.
+
+    They are those of the layout's epoch 0 until ``show``.
+    """
+
+    def __init__(self, layout: SlotLayout, memory: NDArray[np.uint8]) -> None:
+        """Take the layout of slots, and the memory of one, uint8 (slot_bytes,)."""
+        self._first = layout
+        self._memory = memory
+        self._lay_out(layout)
+
+    def _lay_out(self, layout: SlotLayout) -> None:
+        self.layout = layout
+        rows = layout.chunk(self._memory, 0, 0, layout.batch_size)
+        self.pixels: Pixels = rows.pixels
+        """(batch_size, …); of the first crop, where there are several."""
+        self.labels: LabelRows = rows.labels
+        self.sample_ids: NDArray[np.int64] = rows.sample_ids
+        self._crops = (rows.pixels, *rows.further)
+
+    def show(self, epoch: int) -> None:
+        """Set the arrays to those of a batch of ``epoch``: images may have another size then."""
+        layout = self._first.at(epoch)
+        if layout is not self.layout:
+            self._lay_out(layout)
+
+    @property
+    def all_pixels(self) -> NDArray[np.uint8]:
+        """The memory of the pixels of all crops; ``layout.groups`` has the arrays in it."""
+        return self._memory[: self.layout.pixel_bytes]
+
+    @property
+    def groups(self) -> tuple[Pixels, ...]:
+        """The pixels of each group of crops, (crops, batch_size, …)."""
+        return self.layout.groups(self.all_pixels)
+
+
+class SlotBuffer(_Rows):
     """A lent slot, which nothing may write; its arrays keep all slots mapped."""
 
-    def __init__(self, memory: LentMemory, number: int, slot: ChunkArrays) -> None:
+    def __init__(self, memory: LentMemory, number: int, slot: NDArray[np.uint8]) -> None:
+        super().__init__(memory.layout, slot)
         self.memory = memory
         self.address = memory.address + number * memory.layout.slot_bytes
         self.is_page_locked: bool | None = None  # None: not tried yet
-        self.pixels: Pixels = slot.pixels
-        self.labels = slot.labels
-        self.sample_ids = slot.sample_ids
 
 
-class BatchBuffer:
-    """Memory for one batch, of the shapes and types of its packing and its labels' kind."""
+class BatchBuffer(_Rows):
+    """Memory for one batch, which is laid out as a slot."""
 
     def __init__(self, recipe: Recipe, labels: LabelSpec, allocate: Allocate = np.empty) -> None:
-        batch_size, layout = recipe.batch_size, pixel_layout_of(recipe.packing)
-        shape = (batch_size, *layout.image_shape(recipe.image_size))
-        self.pixels: Pixels = allocate(shape, layout.dtype)
-        self.labels: LabelRows = allocate((batch_size, *labels.row_shape), labels.dtype)
-        self.sample_ids: NDArray[np.int64] = np.empty(batch_size, np.int64)
-        self._grey = layout.grey
-        self._label_padding = labels.padding
-        self._pixel_rows = self.pixels.reshape(batch_size, -1)
+        layout = SlotLayout.of_recipe(recipe, labels, slots=1)
+        super().__init__(layout, allocate((layout.slot_bytes,), np.dtype(np.uint8)))
 
-    def write(self, first: int, *frames: bytes | memoryview) -> None:
-        """Copy a chunk's three frames to the rows from ``first`` on; callers check the sizes."""
-        rows = slice(first, first + len(frames[2]) // self.sample_ids.itemsize)
-        for frame, array in zip(
-            frames, (self._pixel_rows, self.labels, self.sample_ids), strict=True
-        ):
+    def write(self, chunk: Chunk, frames: Sequence[bytes | memoryview]) -> None:
+        """Copy a chunk's frames to its rows; callers check the sizes."""
+        self.show(chunk.epoch)
+        rows = slice(chunk.first, chunk.first + chunk.images)
+        for frame, array in zip(frames, (*self._crops, self.labels, self.sample_ids), strict=True):
             to = array[rows]
             to[...] = np.frombuffer(frame, to.dtype).reshape(to.shape)
 
     def fill_padding(self) -> None:
         """Make all rows padding: grey pixels, no label, no sample."""
-        self._pixel_rows[:] = self._grey
-        self.labels[:] = self._label_padding
+        for pixels in self._crops:
+            pixels[:] = self.layout.pixel_layout.grey
+        self.labels[:] = self.layout.labels.padding
         self.sample_ids[:] = PADDING_SAMPLE_ID
 
 

@@ -158,7 +158,7 @@ class IoLoop:
             match instruction:
                 case events.Store(number, chunk, buffer):
                     rows = [frame.buffer for frame in frames]
-                    self._buffer(buffer).write(chunk.first, *rows)
+                    self._buffer(buffer).write(chunk, rows)
                     self._handle(events.ChunkStored(number, chunk), now_s)
                 case events.Send(number, message):
                     self._links[number].send(message)

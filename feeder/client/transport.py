@@ -30,7 +30,7 @@ from feeder.client.core.answers import name_batch
 from feeder.client.core.prefetch import Batch, BatchSequence
 from feeder.client.core.session import ClientSession
 from feeder.client.endpoints import Directory, Listing
-from feeder.client.host_memory import Allocate, BatchBuffer, HostRows
+from feeder.client.host_memory import Allocate, BatchBuffer, HostRows, SlotBuffer
 from feeder.client.io_loop import IDLE_MS, IoLoop
 from feeder.errors import (
     ConfigError,
@@ -168,9 +168,13 @@ class Transport:
 
     def rows(self, batch: Batch) -> HostRows:
         """The memory of a batch that was taken, valid until its buffer is returned."""
+        epoch, _ = batch.key
         if batch.lent is not None:
-            return batch.lent  # type: ignore[return-value]  # a SlotBuffer, from ClaimAnswered
+            slot: SlotBuffer = batch.lent  # type: ignore[assignment]  # from ClaimAnswered
+            slot.show(epoch)
+            return slot
         buffer = self._buffer(batch.buffer)
+        buffer.show(epoch)
         if not batch.valid:
             buffer.fill_padding()
         return buffer

@@ -54,6 +54,16 @@ class McuGrids:
             chroma_reach_px=_CHROMA_REACH_PX[subsampling],
         )
 
+    def take(self, rows: NDArray[np.int64]) -> "McuGrids":
+        """Return the grids of some of the samples; one may come several times."""
+        return McuGrids(
+            width=self.width[rows],
+            height=self.height[rows],
+            mcu_width_px=self.mcu_width_px[rows],
+            mcu_height_px=self.mcu_height_px[rows],
+            chroma_reach_px=self.chroma_reach_px[rows],
+        )
+
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class TileWindows:
@@ -69,6 +79,33 @@ class TileWindows:
     width: NDArray[np.int64]
     """Of the window, in source pixels, clipped to the image; likewise the height."""
     height: NDArray[np.int64]
+
+    @classmethod
+    def of_edges(
+        cls,
+        grids: McuGrids,
+        first_mcu: NDArray[np.int64],
+        end_mcu: NDArray[np.int64],
+        first_row: NDArray[np.int64],
+        end_row: NDArray[np.int64],
+    ) -> "TileWindows":
+        """Return the windows with these edges in images of the ``grids``."""
+        x, y = first_mcu * grids.mcu_width_px, first_row * grids.mcu_height_px
+        return cls(
+            first_mcu=first_mcu,
+            end_mcu=end_mcu,
+            first_row=first_row,
+            end_row=end_row,
+            x=x,
+            y=y,
+            width=np.minimum(end_mcu * grids.mcu_width_px, grids.width) - x,
+            height=np.minimum(end_row * grids.mcu_height_px, grids.height) - y,
+        )
+
+    @property
+    def edges(self) -> tuple[NDArray[np.int64], ...]:
+        """First and end MCU, first and end row: what ``of_edges`` takes."""
+        return self.first_mcu, self.end_mcu, self.first_row, self.end_row
 
 
 def cover_boxes(
@@ -99,17 +136,7 @@ def cover_boxes(
     first_mcu -= more_left
     end_mcu = np.minimum(end_mcu + more_right, mcus)
 
-    x, y = first_mcu * mcu_w, first_row * mcu_h
-    return TileWindows(
-        first_mcu=first_mcu,
-        end_mcu=end_mcu,
-        first_row=first_row,
-        end_row=end_row,
-        x=x,
-        y=y,
-        width=np.minimum(end_mcu * mcu_w, grids.width) - x,
-        height=np.minimum(end_row * mcu_h, grids.height) - y,
-    )
+    return TileWindows.of_edges(grids, first_mcu, end_mcu, first_row, end_row)
 
 
 rebuild_jpeg = _native.rebuild_jpeg

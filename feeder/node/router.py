@@ -282,13 +282,16 @@ class Router:
 
         None when the peer cannot be sent to: then nothing was sent.
         """
-        pixels = zmq.Frame(arrays.pixels.data, track=True, copy=False)
-        if not self.send(peer, encode(header), pixels, arrays.labels.data, arrays.sample_ids.data):
+        crops = (arrays.pixels, *arrays.further)
+        pixels = [zmq.Frame(crop.data, track=True, copy=False) for crop in crops]
+        if not self.send(peer, encode(header), *pixels, arrays.labels.data, arrays.sample_ids.data):
             return None
         self.counters.bytes_sent += (
-            arrays.pixels.nbytes + arrays.labels.nbytes + arrays.sample_ids.nbytes
+            sum(crop.nbytes for crop in crops) + arrays.labels.nbytes + arrays.sample_ids.nbytes
         )
-        tracker: zmq.MessageTracker = pixels.tracker
+        if len(pixels) > 1:
+            return zmq.MessageTracker(*pixels)
+        tracker: zmq.MessageTracker = pixels[0].tracker
         return tracker
 
     def read_monitor(self, now_s: float) -> None:

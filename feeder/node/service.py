@@ -194,7 +194,7 @@ class NodeService:
     def _send_chunk(self, sent: events.SendChunk, now_s: float) -> None:
         chunk = sent.chunk
         memory = self._slots.memories[chunk.session]
-        arrays = memory.chunk(sent.slot, chunk.first, chunk.images)
+        arrays = memory.chunk(sent.slot, chunk.first, chunk.images, chunk.epoch)
         tracker = self.router.send_chunk(sent.peer, chunk, arrays)
         if tracker is not None:
             self.clients.fair_share.charge(sent.peer, -EARNED)

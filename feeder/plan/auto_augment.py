@@ -15,8 +15,9 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from feeder.plan.batch_shape import MAGNITUDE_BINS
 from feeder.plan.operations import Mixture, Operation, Step
-from feeder.plan.recipe import MAGNITUDE_BINS, Recipe
+from feeder.plan.recipe import Recipe
 from feeder.plan.rng import Stream, uniform_integers, uniforms
 
 OPERATIONS: Final[tuple[Operation, ...]] = (

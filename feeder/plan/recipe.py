@@ -7,12 +7,27 @@ numbers, so that equal recipes have equal fingerprints.
 
 import hashlib
 import json
+from bisect import bisect_right
+from functools import lru_cache
 from typing import Any, Final, Literal, Self, get_args
 
 import msgspec
 from msgspec.structs import force_setattr
 
 from feeder.errors import ConfigError
+from feeder.plan.batch_shape import (
+    IMAGE_SIZES,
+    MAGNITUDES,
+    MIN_IMAGE_SIZE,
+    RATIOS,
+    SCALES,
+    SCHEDULED,
+    CropGroup,
+    Phase,
+    check_crops,
+    check_phases,
+    unfold_schedules,
+)
 from feeder.plan.epoch import EpochPlan, LastBatch, ShardLayout
 from feeder.plan.lanes import LANES_LIMIT
 from feeder.plan.packing import DEFAULT_PACKING, Packing
@@ -26,6 +41,7 @@ from feeder.plan.recipe_checks import (
     check_probability,
     check_working_set,
     hint_at_nearest,
+    show,
 )
 
 Split = Literal["train", "val"]
@@ -34,14 +50,8 @@ Interpolation = Literal["bilinear", "bicubic", "box", "bilinear-no-antialias"]
 AutoAugment = Literal["none", "rand-augment", "trivial-augment-wide", "auto-augment", "augmix"]
 
 MAX_BATCH_SIZE: Final = 65_536
-MIN_IMAGE_SIZE: Final = 8
-MAX_IMAGE_SIZE: Final = 2_048  # the limit of resize_pack (native/resize.c)
 MAX_RESIZE_SIZE: Final = 8_192
-MIN_SCALE: Final = 1e-6
-MIN_RATIO: Final = 0.01
-MAX_RATIO: Final = 100.0
 MAX_RAND_AUGMENT_OPS: Final = 16
-MAGNITUDE_BINS: Final = 31  # torchvision's default, and the only number of bins here
 MAX_AUGMIX: Final = 10  # torchvision's of the severity; for the others, more only costs time
 MIN_SIGMA: Final = 0.01  # of a blur, pixels; any lower changes nothing, either
 MAX_SIGMA: Final = 100.0
@@ -60,13 +70,13 @@ _CHOICES: Final[dict[str, tuple[object, ...]]] = {
 }
 _RANGES: Final[dict[str, tuple[Any, ...]]] = {  # the check of each number, and its limits
     "batch_size": (check_integer, 1, MAX_BATCH_SIZE),
-    "image_size": (check_integer, MIN_IMAGE_SIZE, MAX_IMAGE_SIZE),
+    "image_size": (check_integer, *IMAGE_SIZES),
     "resize_size": (check_integer, MIN_IMAGE_SIZE, MAX_RESIZE_SIZE),
     "flip_probability": (check_probability,),
-    "scale": (check_interval, MIN_SCALE, 1.0),
-    "ratio": (check_interval, MIN_RATIO, MAX_RATIO),
+    "scale": (check_interval, *SCALES),
+    "ratio": (check_interval, *RATIOS),
     "rand_augment_ops": (check_integer, 1, MAX_RAND_AUGMENT_OPS),
-    "rand_augment_magnitude": (check_integer, 0, MAGNITUDE_BINS - 1),
+    "rand_augment_magnitude": (check_integer, *MAGNITUDES),
     "brightness": (check_factors,),
     "contrast": (check_factors,),
     "saturation": (check_factors,),
@@ -74,7 +84,7 @@ _RANGES: Final[dict[str, tuple[Any, ...]]] = {  # the check of each number, and 
     "greyscale_probability": (check_probability,),
     "erasing_probability": (check_probability,),
     "erasing_scale": (check_interval, 0.0, 1.0),
-    "erasing_ratio": (check_interval, MIN_RATIO, MAX_RATIO),
+    "erasing_ratio": (check_interval, *RATIOS),
     "order_batch_size": (check_integer, 0, MAX_BATCH_SIZE),
     "lanes": (check_integer, 0, LANES_LIMIT),
     "working_set": (check_working_set,),
@@ -94,8 +104,13 @@ _CANONICAL: Final = json.JSONEncoder(sort_keys=True, separators=(",", ":"))
 _FINGERPRINT_VERSION: Final = 2  # raise it when the same fields give other bytes than before
 
 
-class Recipe(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class Recipe(
+    msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True
+):
     """How each sample is transformed and how samples form batches.
+
+    On the wire fields at their defaults are left out, so a feeder from before a field was added
+    takes every recipe that does not use it.
 
     split: a label for messages and counters; ``for_split`` chooses its defaults by it.
     batch_size: rows of a batch, which one rank takes in one step.
@@ -107,7 +122,16 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         together; 0 means 16 GiB, and 256 MiB a lane where more than 64 lanes are given. A dataset
         that is no larger is shuffled whole within its lanes. Two numbers are the samples and the
         samples a piece that bytes stood for, as in a loader's state. It changes the order only.
-    image_size: side of the square output, pixels.
+    image_size: side of the square output, pixels. This, scale and rand_augment_magnitude may be
+        given to ``for_split`` by epoch, as {"0": 128, "30": 160}: training then changes them at the
+        start of these epochs. Here is the value of epoch 0; ``at(epoch)`` has that of an epoch.
+    phases: what the values given by epoch become.
+    crops: several crops of each sample, in groups: [{"count": 2, "size": 224, "scale": [0.4, 1]},
+        {"count": 6, "size": 96, "scale": [0.05, 0.4]}]. Each crop has a box, mirroring and
+        augmentations of its own. A batch's images are a tuple with an array for each group,
+        (count, batch_size, …). A group without scale or ratio has the recipe's; image_size is the
+        first group's size. The first crop of the first group is that of a recipe with its size and
+        scale and no crops. For training with random-resized crops only.
     crop: "random-resized" is torchvision's RandomResizedCrop(image_size, scale, ratio); "centre" is
         its Resize(resize_size) followed by CenterCrop(image_size).
     scale: least and greatest area of the crop over the image's area.
@@ -159,7 +183,9 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     lanes: int = 0
     working_set: int | tuple[int, int] = 0
     image_size: int = 224
+    phases: tuple[Phase, ...] = ()
     crop: Crop
+    crops: tuple[CropGroup, ...] = ()
     scale: tuple[float, float] = (0.08, 1.0)
     ratio: tuple[float, float] = (3 / 4, 4 / 3)
     resize_size: int = 256
@@ -215,7 +241,7 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
             if name not in cls.__struct_fields__:
                 raise ConfigError(f"recipe: there is no field {name!r}{_hint_at(name)}")
             fields[name] = value
-        return cls(**fields)
+        return cls(**unfold_schedules(fields))
 
     def __post_init__(self) -> None:
         """Check and normalise every field; ConfigError names field, value and range."""
@@ -223,14 +249,23 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
             check_choice(name, getattr(self, name), choices)
         force_setattr(self, "last_batch", LastBatch(self.last_batch))
         for name, (check, *limits) in _RANGES.items():
-            force_setattr(self, name, check(name, getattr(self, name), *limits))
+            value, default = check(name, getattr(self, name), *limits), _DEFAULTS.get(name)
+            # The default itself where they are equal: msgspec leaves out what is identical to it.
+            force_setattr(self, name, default if value == default else value)
         if self.erasing_value != "noise":
             force_setattr(self, "erasing_value", check_colour("erasing_value", self.erasing_value))
         force_setattr(self, "order_batch_size", self.order_batch_size or self.batch_size)
-        if self.crop == "centre" and self.resize_size < self.image_size:
+        if self.crops:
+            self._take_crops()
+        initial = Phase(0, self.image_size, self.scale, self.rand_augment_magnitude)
+        force_setattr(self, "phases", check_phases(self.phases, initial))
+        sizes = [self.image_size, *(phase.image_size or 0 for phase in self.phases)]
+        if self.phases:
+            self._check_phases(sizes)
+        if self.crop == "centre" and self.resize_size < max(sizes):
             raise ConfigError(
-                f"recipe: resize_size must be a whole number {self.image_size} .. "
-                f"{MAX_RESIZE_SIZE} for a centre crop of image_size {self.image_size}, "
+                f"recipe: resize_size must be a whole number {max(sizes)} .. "
+                f"{MAX_RESIZE_SIZE} for a centre crop of image_size {max(sizes)}, "
                 f"got {self.resize_size}"
             )
         if self.dct_scaling and self.interpolation == "bilinear-no-antialias":
@@ -239,16 +274,92 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
                 "True: scaled decoding averages pixels, which this interpolation must not"
             )
         size = self.blur_kernel_size
-        if size and (size % 2 == 0 or size >= 2 * self.image_size):
+        smallest = min(filter(None, [*sizes, *(group.size for group in self.crops)]))
+        if size and (size % 2 == 0 or size >= 2 * smallest):
             raise ConfigError(
                 f"recipe: blur_kernel_size must be an odd number below twice the image_size of "
-                f"{self.image_size}, or 0 for a tenth of it, got {size}"
+                f"{smallest}, or 0 for a tenth of it, got {size}"
             )
 
     @property
     def blur_radius(self) -> int:
         """Pixels on each side of the centre of a blur's kernel."""
         return (self.blur_kernel_size or self.image_size // 10) // 2
+
+    def _take_crops(self) -> None:
+        """Check the groups; image_size, scale and ratio become the first group's."""
+        if self.split == "val":
+            raise ConfigError(
+                "recipe: crops are for training, an evaluation has one crop a sample: leave crops "
+                "out of the recipe of split val"
+            )
+        if self.crop != "random-resized":
+            raise ConfigError(f"recipe: crops need crop random-resized, got {self.crop}")
+        groups = check_crops(self.crops, self.scale, self.ratio)
+        for name, at in (("image_size", 1), ("scale", 2), ("ratio", 3)):
+            mine = getattr(self, name)
+            if mine not in (_DEFAULTS[name], *(group[at] for group in groups)):
+                raise ConfigError(
+                    f"recipe: {name} {show(mine)} is that of no group of crops: leave it out"
+                )
+            first = groups[0][at]
+            force_setattr(self, name, _DEFAULTS[name] if first == _DEFAULTS[name] else first)
+        force_setattr(self, "crops", groups)
+
+    def _check_phases(self, sizes: list[int]) -> None:
+        if self.split == "val":
+            raise ConfigError(
+                f"recipe: {', '.join(SCHEDULED)} by epoch are for training, an evaluation has one "
+                "size: give the recipe of split val plain values"
+            )
+        if self.crops and (
+            len({*sizes}) > 1 or any(phase.scale != self.scale for phase in self.phases)
+        ):
+            raise ConfigError(
+                "recipe: image_size and scale by epoch do not go with crops, whose groups have "
+                "their own: leave out one of the two"
+            )
+
+    # --- The shape of a batch -----------------------------------------------------------------
+
+    def at(self, epoch: int) -> "Recipe":
+        """Return the recipe in force at an epoch, which has no phases."""
+        return _in_force(self, self.phase_at(epoch)) if self.phases else self
+
+    def phase_at(self, epoch: int) -> int:
+        """Return how many of the phases have begun at an epoch."""
+        return bisect_right(self.phases, epoch, key=lambda phase: phase.epoch)
+
+    def over_epochs(self) -> "list[Recipe]":
+        """Return the recipes in force, in the order of the epochs."""
+        return [self.at(epoch) for epoch in (0, *(phase.epoch for phase in self.phases))]
+
+    @property
+    def group_shapes(self) -> tuple[tuple[int, int], ...]:
+        """Count and size of each array of images of a batch, of a recipe in force."""
+        if not self.crops:
+            return ((1, self.image_size),)
+        return tuple((group.count, group.size) for group in self.crops)
+
+    @property
+    def crop_sizes(self) -> tuple[int, ...]:
+        """The size of each crop of a sample, group after group, of a recipe in force."""
+        return tuple(size for count, size in self.group_shapes for _ in range(count))
+
+    def of_group(self, number: int) -> "Recipe":
+        """Return the recipe with one crop that makes each crop of a group."""
+        if not self.crops:
+            return self
+        _, size, scale, ratio = self.crops[number]
+        return msgspec.structs.replace(self, crops=(), image_size=size, scale=scale, ratio=ratio)
+
+    def of_crops(self) -> "list[Recipe]":
+        """Return the recipe with one crop that makes each crop of a sample, in their order."""
+        return [
+            recipe
+            for number, (count, _) in enumerate(self.group_shapes)
+            for recipe in [self.of_group(number)] * count
+        ]
 
     def plan_epoch(self, layout: ShardLayout, *, seed: int, epoch: int) -> EpochPlan:
         """Return the batches of an epoch of a dataset; raises what ``EpochPlan`` raises, and
@@ -289,6 +400,14 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         return msgspec.structs.replace(
             self, batch_size=1, order_batch_size=1, lanes=0, working_set=0
         )
+
+
+@lru_cache(256)
+def _in_force(recipe: Recipe, phase: int) -> Recipe:
+    values: dict[str, Any] = {}
+    if phase:
+        values = dict(zip(SCHEDULED, recipe.phases[phase - 1].values, strict=True))
+    return msgspec.structs.replace(recipe, phases=(), **values)
 
 
 _DEFAULTS: Final = {

@@ -39,7 +39,7 @@ def check_choice(name: str, value: object, choices: Sequence[object]) -> None:
         if isinstance(value, type(choice)) and value == choice:
             return
     names = " or ".join(str(choice).lower() for choice in choices)
-    raise ConfigError(f"recipe: {name} must be {names}, got {_show(value)}")
+    raise ConfigError(f"recipe: {name} must be {names}, got {show(value)}")
 
 
 def check_integer(name: str, value: object, low: int, high: int) -> int:
@@ -48,10 +48,10 @@ def check_integer(name: str, value: object, low: int, high: int) -> int:
     if type(value) is not int and (  # which is quickly known
         isinstance(value, bool) or not isinstance(value, SupportsIndex)
     ):
-        raise ConfigError(f"recipe: {name} must be {allowed}, got {_show(value)}")
+        raise ConfigError(f"recipe: {name} must be {allowed}, got {show(value)}")
     number = operator.index(value)
     if not low <= number <= high:
-        raise ConfigError(f"recipe: {name} must be {allowed}, got {_show(value)}")
+        raise ConfigError(f"recipe: {name} must be {allowed}, got {show(value)}")
     return number
 
 
@@ -66,7 +66,7 @@ def check_working_set(name: str, value: object) -> int | tuple[int, int]:
 def check_probability(name: str, value: object) -> float:
     """Return a number 0 .. 1."""
     if not (type(value) is float or _is_number(value)) or not 0.0 <= value <= 1.0:
-        raise ConfigError(f"recipe: {name} must be a number 0 .. 1, got {_show(value)}")
+        raise ConfigError(f"recipe: {name} must be a number 0 .. 1, got {show(value)}")
     return float(value) + 0.0  # -0.0 becomes 0.0
 
 
@@ -79,7 +79,7 @@ def check_interval(name: str, value: object, low: float, high: float) -> tuple[f
             return float(least) + 0.0, float(greatest) + 0.0
     raise ConfigError(
         f"recipe: {name} must be two numbers (least, greatest) with "
-        f"{low:g} <= least <= greatest <= {high:g}, got {_show(value)}"
+        f"{low:g} <= least <= greatest <= {high:g}, got {show(value)}"
     )
 
 
@@ -90,7 +90,7 @@ def check_factors(name: str, value: object) -> tuple[float, float]:
     if not (_is_number(value) and 0.0 <= value <= MAX_FACTOR - 1.0):
         raise ConfigError(
             f"recipe: {name} must be a number 0 .. {MAX_FACTOR - 1.0:g} or two factors "
-            f"(least, greatest), got {_show(value)}"
+            f"(least, greatest), got {show(value)}"
         )
     return max(0.0, 1.0 - value), 1.0 + value
 
@@ -102,7 +102,7 @@ def check_hue(name: str, value: object) -> tuple[float, float]:
     if not (_is_number(value) and 0.0 <= value <= MAX_HUE):
         raise ConfigError(
             f"recipe: {name} must be a number 0 .. {MAX_HUE:g} or two turns (least, greatest), "
-            f"got {_show(value)}"
+            f"got {show(value)}"
         )
     return 0.0 - value, 0.0 + value
 
@@ -113,11 +113,11 @@ def check_colour(name: str, value: object) -> tuple[int, int, int]:
         red, green, blue = [check_integer(name, level, 0, 255) for level in value]
         return red, green, blue
     raise ConfigError(
-        f"recipe: {name} must be three levels (red, green, blue) 0 .. 255, got {_show(value)}"
+        f"recipe: {name} must be three levels (red, green, blue) 0 .. 255, got {show(value)}"
     )
 
 
-def _show(value: object) -> str:
+def show(value: object) -> str:
     """Return a value's repr, shortened where it is long or nested."""
     try:
         return _BRIEF.repr(value)

@@ -41,7 +41,8 @@ class Purpose(enum.IntEnum):
     LEFTOVER_ORDER = 3
     SAMPLE = 4
     MIXING = 5
-    DRAWS = 6
+    CROP = 6
+    DRAWS = 7
 
 
 class Stream(enum.IntEnum):
@@ -120,6 +121,16 @@ def random_bytes(
         derive_key(Purpose.SAMPLE, seed, epoch, stream), np.array([sample_id], np.int64)
     )
     return mix64(words).astype("<u8", copy=False).view(np.uint8)[:count]
+
+
+def crop_words(sample_ids: NDArray[np.int64], crop: int) -> NDArray[np.int64]:
+    """Return what a crop of each sample draws by in place of its id; the id itself for crop 0.
+
+    It is an id of another sample only by chance, at 2**-64 for a pair.
+    """
+    if not crop:
+        return sample_ids
+    return derive_keys(derive_key(Purpose.CROP, crop), sample_ids).view(np.int64)
 
 
 def uniform_integers(

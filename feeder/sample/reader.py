@@ -9,6 +9,9 @@
 An image that the decoded cache holds whole, at the crop's scale, skips the first two: its crop is
 resized from there. A row that is the same in every epoch may be copied from the cache.
 
+Where the recipe has several crops a sample, its blob is read once, and its crops share decodes
+(``decode_plan``); each is resized and augmented by itself.
+
 The crop is drawn before any pixel is touched. The result equals decoding the whole image with
 libjpeg-turbo at the crop's scale and calling Pillow-SIMD's ``Image.resize(size, BILINEAR,
 box=box)`` on it, bit for bit; BICUBIC and BOX likewise. Bilinear without antialiasing, which Pillow
@@ -18,7 +21,6 @@ Nothing is allocated per image; errors are caught once, around a sample.
 
 import itertools
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from time import perf_counter
 
 import numpy as np
@@ -27,7 +29,7 @@ from numpy.typing import NDArray
 from feeder.dataset.opened import BlobLocation, Samples
 from feeder.errors import SampleError
 from feeder.jpeg import resize
-from feeder.jpeg.crop_decode import McuGrids, TileWindows, cover_boxes, rebuild_jpeg
+from feeder.jpeg.crop_decode import McuGrids, TileWindows, rebuild_jpeg
 from feeder.jpeg.decode import READ_SLACK_BYTES, decode_rgbx, decode_window
 from feeder.jpeg.decoders import Decoder
 from feeder.jpeg.resize import FILTER_SUPPORT, Filter, resize_pack
@@ -38,7 +40,9 @@ from feeder.plan.draws import DRAW_SHIFT
 from feeder.plan.labels import LabelRows
 from feeder.plan.packing import Pixels, pixel_layout_of
 from feeder.plan.recipe import Recipe
+from feeder.plan.rng import crop_words
 from feeder.sample.cache import COUNTS, DecodedPictures, PackedRows, WholeImage
+from feeder.sample.decode_plan import DecodePlan, plan_decode, share_decodes
 from feeder.sample.finish import Finisher
 
 STAGES = ("read", "join", "decode", "resize", "augment")
@@ -46,57 +50,9 @@ STAGES = ("read", "join", "decode", "resize", "augment")
 _Window = tuple[int, int, int, int, int, int]
 _Box = tuple[float, float, float, float]
 _Origin = tuple[int, int]
-_Finish = tuple[_Box, _Origin, bool, Augmentation | None, Pixels]
-
-_BOX_ROUNDING_PX = 1 / 64
-"""Pillow keeps boxes as float32, which moves coordinates below 65536 by less than this."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class DecodePlan:
-    """What to decode of n samples, and the boxes to resize."""
-
-    windows: TileWindows
-    boxes: NDArray[np.float64]
-    """(n, 4): left, top, right, bottom in pixels of the whole image, decoded at its scale."""
-    origins: NDArray[np.int64]
-    """(n, 2): x and y of the window's first pixel in the same."""
-
-
-def plan_decode(
-    grids: McuGrids,
-    boxes: NDArray[np.float64],
-    scales: NDArray[np.int64],
-    image_size: int,
-    support_steps: float = 1.0,
-    *,
-    whole: bool = False,
-) -> DecodePlan:
-    """Return the tiles that resizing ``boxes`` (n, 4: x, y, w, h in source pixels) reads.
-
-    Pillow's bilinear filter has a support of one step, or of one pixel when enlarging, around the
-    centre of each output pixel, so it reads a little past the box, rounding to whole pixels as in
-    ``precompute_coeffs`` of its Resample.c. ``scales`` (n,) are the DCT denominators,
-    ``support_steps`` is the filter's support. ``whole`` takes all of each image's tiles, for the
-    same pixels.
-    """
-    start = boxes[:, :2] / scales[:, None]
-    side = boxes[:, 2:] / scales[:, None]
-    step = side / image_size
-    reach = support_steps * np.maximum(step, 1.0) - 0.5 * step + 0.5 + _BOX_ROUNDING_PX
-    first = np.floor(start - reach + 1.0).astype(np.int64) * scales[:, None]
-    end = np.floor(start + side + reach).astype(np.int64) * scales[:, None]
-    if whole:
-        first, end = np.zeros_like(first), np.stack([grids.width, grids.height], axis=1)
-    windows = cover_boxes(grids, first[:, 0], first[:, 1], end[:, 0], end[:, 1], scales)
-    # In the whole picture's pixels and rounded as in Pillow, so that every weight is Pillow's:
-    # positions from the window's edge would round differently.
-    corners = np.concatenate([start, start + side], axis=1).astype(np.float32).astype(np.float64)
-    return DecodePlan(
-        windows=windows,
-        boxes=corners,
-        origins=np.stack([windows.x, windows.y], axis=1) // scales[:, None],
-    )
+_Finish = tuple[Finisher | None, _Box, bool, Augmentation | None, Pixels]
+_Group = tuple[int, Recipe, Finisher | None]
+"""How many crops, the recipe of each, and what finishes them."""
 
 
 class SampleReader:
@@ -104,8 +60,9 @@ class SampleReader:
 
     One lives in each worker process for each dataset and recipe; it owns the scratch buffers.
     ``seconds`` adds up the time spent in each of STAGES, ``fill_seconds`` that of decoding whole
-    images for the cache and writing them there, ``decoded_bytes`` the pixels that were decoded,
-    ``fallbacks`` the images that Feeder's own decoder left to TurboJPEG.
+    images for the cache and writing them there, ``images`` counts the crops made or copied,
+    ``decoded_bytes`` the pixels that were decoded, ``fallbacks`` the decodes that Feeder's own
+    decoder left to TurboJPEG.
     """
 
     def __init__(
@@ -117,11 +74,13 @@ class SampleReader:
         decoder: Decoder = "own",
         vectors: str | None = None,
     ) -> None:
-        """``cached`` is the part of the decoded cache that serves this dataset and recipe.
+        """``recipe`` is one in force (``Recipe.at``), ``cached`` the part of the decoded cache that
+        serves it and this dataset.
 
         ``vectors`` is the version of decoding, by default the CPU's fastest; a sample is resized as
         on a CPU that has no faster one.
         """
+        assert not recipe.phases, "a reader makes rows of one size"
         self._dataset = dataset
         self._recipe = recipe
         self._decoder = decoder
@@ -129,7 +88,10 @@ class SampleReader:
         self._resize_version = resize.version_beside(vectors)
         self._pictures = cached if isinstance(cached, DecodedPictures) else None
         self._rows = cached if isinstance(cached, PackedRows) else None
-        self._finisher = Finisher.for_recipe(recipe, self._resize_version)
+        self._groups: list[_Group] = []
+        for number, (count, _) in enumerate(recipe.group_shapes):
+            one = recipe.of_group(number)
+            self._groups.append((count, one, Finisher.for_recipe(one, self._resize_version)))
         self._planar = pixel_layout_of(recipe.packing).channels_first
         self._filter: Filter = "bilinear"
         if recipe.interpolation != "bilinear-no-antialias":  # which the finisher does
@@ -137,6 +99,7 @@ class SampleReader:
         # At least 1: all of the box must be in the picture, even where the filter box skips pixels.
         self._support_steps = max(1.0, FILTER_SUPPORT[self._filter])
         self._blob, self._rgbx = Scratch(), Scratch()
+        self._held: tuple[int, NDArray[np.uint8]] | None = None  # the blob that was read last
         self.seconds = dict.fromkeys(STAGES, 0.0)
         self.fill_seconds = 0.0
         self.images = 0
@@ -160,25 +123,28 @@ class SampleReader:
         epoch: int,
         pixels: Pixels | Sequence[Pixels],
         labels: LabelRows,
+        further: Sequence[Pixels | Sequence[Pixels]] = (),
     ) -> None:
         """Write the samples into ``pixels`` (n, size, size, 3) and ``labels`` (n,), both in place;
         ``pixels`` may be a list of rows.
 
         Pixels are int8, or of the type and shape of the recipe's packing, and C-contiguous; labels
-        int64, or of the type and shape of the dataset's kind (``feeder.plan.labels``). Raises
+        int64, or of the type and shape of the dataset's kind (``feeder.plan.labels``). ``further``
+        are the pixels of each further crop of a sample, where the recipe has several. Raises
         SampleError naming the first sample that is damaged.
         """
         records = self._dataset.read_records(sample_ids)
         self._dataset.read_labels(sample_ids, records, labels)
         words = sample_ids if draws is None else sample_ids + (draws << DRAW_SHIFT)
         if self._rows is None:
-            self._make(sample_ids, words, records, seed, epoch, pixels)
+            self._make(sample_ids, words, records, seed, epoch, [pixels, *further])
             return
         missing = self._rows.copy_found(sample_ids, pixels)
         self.images += len(sample_ids) - len(missing)
         if missing.size:
             rows = [pixels[row] for row in missing.tolist()]
-            self._make(sample_ids[missing], words[missing], records[missing], seed, epoch, rows)
+            found = sample_ids[missing], words[missing], records[missing]
+            self._make(*found, seed, epoch, [rows])
             self._rows.keep(sample_ids[missing], rows)
 
     def _make(
@@ -188,57 +154,39 @@ class SampleReader:
         records: NDArray[np.void],
         seed: int,
         epoch: int,
-        rows: Pixels | Sequence[Pixels],
+        crops: Sequence[Pixels | Sequence[Pixels]],
     ) -> None:
-        """Draw the crops and write the samples into ``rows``, n of the packing's shape.
+        """Draw the crops and write the samples into the rows of ``crops``, n of each.
 
-        ``words`` (n,) are what randomness is drawn by: ``EpochPlan.words`` of the dataset's ids.
+        ``words`` (n,) are what they are drawn by: ``EpochPlan.words`` of the dataset's ids.
         """
         grids = McuGrids.of_records(records)
-        crops = plan_crops(
-            self._recipe,
-            seed=seed,
-            epoch=epoch,
-            sample_ids=words,
-            widths=grids.width,
-            heights=grids.height,
-        )
-        plan = plan_decode(
-            grids,
-            crops.boxes,
-            crops.scales,
-            self._recipe.image_size,
-            self._support_steps,
-            whole=not self._recipe.partial_decode,
-        )
-        augmentations: list[Augmentation] | list[None] = [None] * len(sample_ids)
-        if self._finisher is not None:
-            augmentations = self._finisher.plan(seed=seed, epoch=epoch, sample_ids=words)
-        windows, scales = _window_fields(plan.windows), crops.scales.tolist()
-        finishes = list(
-            zip(
-                plan.boxes.tolist(),
-                plan.origins.tolist(),
-                crops.flips.tolist(),
-                augmentations,
-                rows,
-                strict=True,
-            )
-        )
-        missing: NDArray[np.int64] = np.arange(len(sample_ids))
-        to_fill: Iterable[WholeImage | None] = itertools.repeat(None, len(sample_ids))
+        windows, scales, finishes = self._draw(words, grids, seed, epoch, crops)
+        served: Sequence[Iterable[_Finish]]
+        if len(crops) == 1:
+            served = list(zip(finishes))
+        else:
+            shared = share_decodes(grids, windows, scales)
+            windows, scales = shared.windows, shared.scales
+            served = [[finishes[crop] for crop in of_decode] for of_decode in shared.crops]
+            sample_ids, records = sample_ids[shared.rows], records[shared.rows]
+            grids = grids.take(shared.rows)
+        fields, denominators = _window_fields(windows), scales.tolist()
+        origins = np.stack([windows.x, windows.y], axis=1) // scales[:, None]
+        shown = list(zip(fields, denominators, origins.tolist(), served, strict=True))
+        missing: NDArray[np.int64] = np.arange(len(shown))
+        to_fill: Iterable[WholeImage | None] = itertools.repeat(None, len(shown))
         if self._pictures is not None:
-            found = self._pictures.find(sample_ids, grids, plan.windows, crops.scales)
+            found = self._pictures.find(sample_ids, grids, windows, scales)
             missing, to_fill = found.missing, found.to_fill
         blobs = self._dataset.find_blobs(sample_ids[missing], records[missing])
         if self._pictures is not None:
-            for row, cached, stride_bytes in found.hits:
-                *_, width, height = windows[row]
-                width, height = -(-width // scales[row]), -(-height // scales[row])
-                self._finish(cached, stride_bytes, width, height, *finishes[row])
-        for row, location, whole in zip(missing.tolist(), blobs, to_fill, strict=True):
+            for at, cached, stride_bytes in found.hits:
+                self._finish(cached, stride_bytes, *shown[at])
+        self._held = None
+        for at, location, whole in zip(missing.tolist(), blobs, to_fill, strict=True):
             try:
-                self._make_one(location, windows[row], scales[row], whole, finishes[row])
+                self._make_one(location, whole, *shown[at])
             except ValueError as error:
                 name = self._dataset.describe(location.sample_id)
                 raise SampleError(
@@ -247,57 +195,115 @@ class SampleReader:
                     location.sample_id,
                 ) from error
 
+    def _draw(
+        self,
+        sample_words: NDArray[np.int64],
+        grids: McuGrids,
+        seed: int,
+        epoch: int,
+        crops: Sequence[Pixels | Sequence[Pixels]],
+    ) -> tuple[TileWindows, NDArray[np.int64], list[_Finish]]:
+        """Return window, scale and finish of each crop: the first of n samples, the second, …."""
+        plans: list[DecodePlan] = []
+        scales: list[NDArray[np.int64]] = []
+        finishes: list[_Finish] = []
+        first = 0
+        for count, recipe, finisher in self._groups:
+            words, of_crops = sample_words, grids
+            if len(crops) > 1:
+                each = [crop_words(sample_words, crop) for crop in range(first, first + count)]
+                words = np.concatenate(each)
+                of_crops = grids.take(np.tile(np.arange(len(sample_words)), count))
+            drawn = plan_crops(
+                recipe,
+                seed=seed,
+                epoch=epoch,
+                sample_ids=words,
+                widths=of_crops.width,
+                heights=of_crops.height,
+            )
+            plan = plan_decode(
+                of_crops,
+                drawn.boxes,
+                drawn.scales,
+                recipe.image_size,
+                self._support_steps,
+                whole=not recipe.partial_decode,
+            )
+            augmentations: list[Augmentation] | list[None] = [None] * len(words)
+            if finisher is not None:
+                augmentations = finisher.plan(seed=seed, epoch=epoch, sample_ids=words)
+            finishes += zip(
+                itertools.repeat(finisher, len(words)),
+                plan.boxes.tolist(),
+                drawn.flips.tolist(),
+                augmentations,
+                itertools.chain.from_iterable(crops[first : first + count]),
+                strict=True,
+            )
+            plans.append(plan)
+            scales.append(drawn.scales)
+            first += count
+        if len(plans) == 1:
+            return plans[0].windows, scales[0], finishes
+        edges = zip(*(plan.windows.edges for plan in plans), strict=True)
+        of_crops = grids.take(np.tile(np.arange(len(sample_words)), first))
+        windows = TileWindows.of_edges(of_crops, *map(np.concatenate, edges))
+        return windows, np.concatenate(scales), finishes
+
     def _make_one(
         self,
         location: BlobLocation,
+        whole: WholeImage | None,
         window: _Window,
         scale: int,
-        whole: WholeImage | None,
-        finish: _Finish,
+        origin: _Origin,
+        finishes: Iterable[_Finish],
     ) -> None:
-        started = perf_counter()
-        blob = self._blob.take(location.blob_bytes + READ_SLACK_BYTES)
-        self._dataset.read_blob(location, blob)
-        self.seconds["read"] += perf_counter() - started
+        """Decode one window of a sample, and make the rows of the crops in it."""
+        if self._held is None or self._held[0] != location.sample_id:
+            started = perf_counter()
+            blob = self._blob.take(location.blob_bytes + READ_SLACK_BYTES)
+            self._dataset.read_blob(location, blob)
+            self._held = location.sample_id, blob
+            self.seconds["read"] += perf_counter() - started
+        _, blob = self._held
         decoded = None if whole is None else self._fill_cache(location.sample_id, blob, whole)
         picture, stride_bytes = decoded or self._decode(blob, window, scale)
-
-        *_, source_width, source_height = window
-        width, height = -(-source_width // scale), -(-source_height // scale)
-        self._finish(picture, stride_bytes, width, height, *finish)
+        self._finish(picture, stride_bytes, window, scale, origin, finishes)
 
     def _finish(
         self,
         picture: NDArray[np.uint8],
         stride_bytes: int,
-        width: int,
-        height: int,
-        box: _Box,
+        window: _Window,
+        scale: int,
         origin: _Origin,
-        flip: bool,
-        augmentation: Augmentation | None,
-        out: Pixels,
+        finishes: Iterable[_Finish],
     ) -> None:
-        """Make the row of a decoded picture."""
-        started, augment_s = perf_counter(), 0.0
-        shown = (picture, stride_bytes, width, height, box)
-        if self._finisher is None or augmentation is None:
-            resize_pack(
-                *shown,
-                mirrored=flip,
-                out=out,
-                planar=self._planar,
-                resampling=self._filter,
-                origin=origin,
-                version=self._resize_version,
-            )
-        else:
-            augment_s = self._finisher.finish(
-                *shown, origin=origin, mirrored=flip, augmentation=augmentation, out=out
-            )
-        self.seconds["resize"] += perf_counter() - started - augment_s
-        self.seconds["augment"] += augment_s
-        self.images += 1
+        """Make the rows of a decoded picture."""
+        *_, source_width, source_height = window
+        width, height = -(-source_width // scale), -(-source_height // scale)
+        for finisher, box, flip, augmentation, out in finishes:
+            started, augment_s = perf_counter(), 0.0
+            shown = (picture, stride_bytes, width, height, box)
+            if finisher is None or augmentation is None:
+                resize_pack(
+                    *shown,
+                    mirrored=flip,
+                    out=out,
+                    planar=self._planar,
+                    resampling=self._filter,
+                    origin=origin,
+                    version=self._resize_version,
+                )
+            else:
+                augment_s = finisher.finish(
+                    *shown, origin=origin, mirrored=flip, augmentation=augmentation, out=out
+                )
+            self.seconds["resize"] += perf_counter() - started - augment_s
+            self.seconds["augment"] += augment_s
+            self.images += 1
 
     def _decode(
         self, blob: NDArray[np.uint8], window: _Window, scale: int

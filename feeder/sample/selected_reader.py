@@ -5,7 +5,7 @@ of the decoded cache: both, and all randomness, are by the member and its own sa
 """
 
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -41,6 +41,7 @@ class SelectedReader:
         epoch: int,
         pixels: Pixels,
         labels: LabelRows,
+        further: Sequence[Pixels] = (),
     ) -> None:
         """See ``SampleReader.fill``. The ids are those of the selection, also in a SampleError,
         whose message names the sample by its dataset."""
@@ -52,6 +53,7 @@ class SelectedReader:
             member = selection.members[group.member].labels
             own_labels = np.empty((len(group.rows), *member.row_shape), member.dtype)
             seconds, counts = dict(reader.seconds), reader.cache_counts
+            rows = group.rows.tolist()
             before = reader.fill_seconds, reader.decoded_bytes, reader.fallbacks
             try:
                 reader.fill(
@@ -59,8 +61,9 @@ class SelectedReader:
                     draws=None if draws is None else draws[group.rows],
                     seed=seed,
                     epoch=epoch,
-                    pixels=[pixels[row] for row in group.rows.tolist()],
+                    pixels=[pixels[row] for row in rows],
                     labels=own_labels,
+                    further=[[crop[row] for row in rows] for crop in further],
                 )
             except SampleError as error:
                 if error.sample_id is not None:

@@ -14,6 +14,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final, Self
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -80,6 +81,10 @@ RECIPES: Final = (
 )
 """They cover every interpolation, every scale of decoding and every operation of augmentation."""
 
+CROPS: Final = _recipe("train", 48, crops=((2, 48, (0.4, 1.0)), (4, 24, (0.05, 0.4))))
+"""Several crops that share decodes. They are compared, but no part of the hash: feeders that make
+the batches of today's recipes alike agree, whether or not they know crops."""
+
 
 def compute_self_test(decoder: Decoder = "own") -> str:
     """Return 32 hexadecimal digits, whatever the decoder; takes about 100 ms.
@@ -102,6 +107,7 @@ def compute_self_test(decoder: Decoder = "own") -> str:
                 'Feeder again (`make setup`); if that does not help, set decoder = "turbojpeg" '
                 "under [serve] and report it with the CPU's model"
             )
+    _check_crops(packed, decoder)
     return expected
 
 
@@ -111,11 +117,46 @@ def _hash_batches(orders: bytes, packed: "PackedImages", decoder: Decoder, vecto
         for array in _make_batches(packed, decoder, vectors):
             digest.update(_bytes_of(array))
     except DatasetError as error:
-        raise ResourceError(
-            f"a built-in image of the self-test does not decode ({error.__cause__ or error}): "
-            "install the daemon's libraries again (`make setup`)"
-        ) from error
+        raise _damaged(error) from error
     return digest.hexdigest()
+
+
+def _check_crops(packed: "PackedImages", decoder: Decoder) -> None:
+    """Raise ResourceError unless crops are the same from tiles they share as from whole images."""
+    whole = msgspec.structs.replace(CROPS, partial_decode=False)
+    shared, expected = (_make_crops(packed, recipe, decoder) for recipe in (CROPS, whole))
+    for number, (crop, want) in enumerate(zip(shared, expected, strict=True)):
+        if not np.array_equal(crop, want):
+            raise ResourceError(
+                f"crop {number} of the self-test's images has other pixels where crops share tiles "
+                "than from whole images: install Feeder again (`make setup`); if that does not "
+                "help, report it with the CPU's model"
+            )
+
+
+def _make_crops(packed: "PackedImages", recipe: Recipe, decoder: Decoder) -> list[NDArray[np.int8]]:
+    count, (seed, epoch) = len(IMAGES), KEYS[-1]
+    crops = [np.empty((count, size, size, 3), np.int8) for size in recipe.crop_sizes]
+    labels = np.empty(count, np.int64)
+    try:
+        SampleReader(packed, recipe, decoder=decoder).fill(
+            np.arange(count),
+            seed=seed,
+            epoch=epoch,
+            pixels=crops[0],
+            labels=labels,
+            further=crops[1:],
+        )
+    except DatasetError as error:
+        raise _damaged(error) from error
+    return crops
+
+
+def _damaged(error: DatasetError) -> ResourceError:
+    return ResourceError(
+        f"a built-in image of the self-test does not decode ({error.__cause__ or error}): "
+        "install the daemon's libraries again (`make setup`)"
+    )
 
 
 def _bytes_of(array: NDArray[Any]) -> bytes:

@@ -122,8 +122,9 @@ def admit(
     limits: SessionLimits,
     used: Usage,
     used_by_client: Usage,
-) -> tuple[EpochPlan, SlotLayout, int] | Refusal:
-    """The plan of epoch 0, the slots and the images of a chunk; or why there is no session.
+) -> tuple[EpochPlan, SlotLayout, list[int]] | Refusal:
+    """The plan of epoch 0, the slots and, by the recipe's phase, the rows of a chunk; or why there
+    is no session.
 
     A dataset that cannot be served has the reason in its place in ``datasets``.
     """
@@ -141,7 +142,9 @@ def admit(
     if isinstance(plan, Refusal):
         return plan
     recipe = hello.recipe
-    chunk_images = count_chunk_images(recipe, dataset.labels, limits)
+    chunk_images = [
+        count_chunk_images(each, dataset.labels, limits) for each in recipe.over_epochs()
+    ]
     one = SlotLayout.of_recipe(recipe, dataset.labels, slots=1)
     remaining_bytes = limits.slots_bytes - used.slots_bytes
     client_remaining_bytes = limits.client_slots_bytes - used_by_client.slots_bytes
@@ -149,7 +152,7 @@ def admit(
         hello.window,
         limits.window_max,
         min(remaining_bytes, client_remaining_bytes, available_bytes) // one.slot_bytes,
-        max(1, SESSION_CHUNKS_MAX // -(-recipe.batch_size // chunk_images)),
+        max(1, SESSION_CHUNKS_MAX // -(-recipe.batch_size // min(chunk_images))),
     )
     if window >= 1:
         layout = SlotLayout.of_recipe(recipe, dataset.labels, slots=window)
@@ -176,12 +179,13 @@ def admit(
 
 
 def count_chunk_images(recipe: Recipe, labels: LabelSpec, limits: SessionLimits) -> int:
-    """Images of a chunk of a recipe: fewer where they or their labels are large.
+    """Rows of a chunk of a recipe in force: fewer where they or their labels are large.
 
     A worker must finish a chunk long before its deadline, and other sessions wait meanwhile: 32
     images of 2048 px with all augmentations take half a minute.
     """
-    most = min(_CHUNK_PIXELS // recipe.image_size**2, _CHUNK_LABEL_BYTES // labels.row_bytes)
+    row_pixels = sum(size**2 for size in recipe.crop_sizes)
+    most = min(_CHUNK_PIXELS // row_pixels, _CHUNK_LABEL_BYTES // labels.row_bytes)
     return max(1, min(limits.chunk_images, most))
 
 

@@ -301,7 +301,9 @@ class Dispatcher:
         self._jobs.begin_chunk(session)
         batch = session.queue[0]
         remaining = session.layout.batch_size - batch.unfilled
-        rows = min(self._chunk_rows(session, credit_s), remaining)
+        rows = min(
+            self._chunk_rows(session, credit_s), session.chunk_images_at(batch.epoch), remaining
+        )
         chunk = PendingChunk(batch, batch.unfilled, rows)
         batch.unfilled += rows
         if rows == remaining:

@@ -244,7 +244,7 @@ class Filling:
 
     def _send_chunk(self, session: Session, chunk: PendingChunk) -> None:
         batch = chunk.batch
-        session.record.sent_bytes += chunk.count * session.layout.row_bytes
+        session.record.sent_bytes += chunk.count * session.layout.at(batch.epoch).row_bytes
         header = Chunk(
             session=session.number,
             epoch=batch.epoch,
@@ -257,7 +257,7 @@ class Filling:
 
     def _lend(self, session: Session, batch: PendingBatch) -> None:
         """Lend a whole batch in its slot."""
-        self.record.lent_bytes += session.layout.batch_bytes
+        self.record.lent_bytes += session.layout.at(batch.epoch).batch_bytes
         self.counters.batches_lent += 1
         lent = Lent(
             session=session.number,

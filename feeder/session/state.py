@@ -10,7 +10,7 @@ Invariants:
 """
 
 from collections import OrderedDict, deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias, get_args
 
@@ -152,19 +152,20 @@ class Session:
         arrival: HelloReceived,
         plan: EpochPlan,
         layout: SlotLayout,
-        chunk_images: int,
+        chunk_images: Sequence[int],
         job: Job,
         now_s: float,
     ) -> None:
         """Begin with a Hello and the terms on which it was admitted; ``plan`` is that of epoch
-        0."""
+        0, ``chunk_images`` are the most rows of a chunk in each phase of the recipe."""
         hello = arrival.hello
         self.arrival = arrival
         self.number, self.peer, self.account = arrival.number, arrival.peer, arrival.account
         self.hello, self.dataset = hello, hello.dataset
         self.plan = plan  # the number of batches and their sizes are the same in every epoch
         self.layout = layout
-        self.chunk_images = chunk_images  # at most
+        self.chunk_images = max(chunk_images)  # at most
+        self._phase_images = chunk_images
         self.job = job  # which workers' time is charged to
         self.kind: ChunkKind = hello.dataset, hello.recipe.fingerprint()
         self.record = ClientRecord(
@@ -189,6 +190,12 @@ class Session:
         self.is_closing = False  # CloseSlots was returned
         self.has_requested = False  # from then on, it is fixed whether batches are lent or sent
         self.started: Ping | None = None  # the first ping after the first batch
+
+    def chunk_images_at(self, epoch: int) -> int:
+        """The most rows of a chunk of an epoch's batch."""
+        if len(self._phase_images) == 1:
+            return self.chunk_images
+        return self._phase_images[self.hello.recipe.phase_at(epoch)]
 
     def refusal_for(self, fresh: list[BatchKey]) -> Refusal | None:
         """Why these batches, none of them wanted yet, cannot be requested now, or None."""

@@ -2,7 +2,9 @@
 
     frame 0:  b"FDR"  version (1 byte)  MessagePack map {"type": name, field: value, …}
     a Chunk is followed by three raw frames:
-      pixels      (images, …), C order, as the recipe's packing has it: int8 (images, S, S, 3)
+      pixels      (images, …), C order, as the recipe's packing has it: int8 (images, S, S, 3), of
+                  the image size that the recipe has in the epoch; where a recipe has several crops
+                  a sample, such a frame for each crop, group after group
       labels      as the Welcome's ``labels`` have them, little-endian: of kind index int64
                   (images,); multi uint8 (images, width), 1 for each class that a sample has, else
                   0; float float32 (images, width); none int64 (images,), all -1
@@ -272,7 +274,8 @@ class Welcome(NodeIdentity, frozen=True, kw_only=True):
 
     ``content`` is the dataset's content fingerprint (``feeder.dataset.content``). ``lanes``,
     ``working_set`` and ``piece`` are what the recipe's fields stand for (``OrderShape``).
-    ``chunk_images`` is the most rows of a chunk, which may begin at any row of its batch.
+    ``chunk_images`` is the most rows of a chunk, which may begin at any row of its batch; where the
+    image size changes by epoch, chunks of large images have fewer.
     """
 
     session: U64

@@ -60,7 +60,7 @@ class _Session:
     opened: OpenSession
     memory: SlotMemory
     plan: Callable[[int], EpochPlan]  # by epoch
-    reader: SampleReader | SelectedReader | None = None  # from the first chunk on
+    reader: Callable[[int], SampleReader | SelectedReader]  # by epoch, likewise
     lanes: set[int] = field(default_factory=set)  # whose batches have come here
 
 
@@ -115,7 +115,11 @@ class ChunkFiller:
             shards = self._samples(message.dataset).layout
             return recipe.plan_epoch(shards, seed=message.seed, epoch=epoch)
 
-        self._sessions[message.session] = _Session(message, memory, plan)
+        @functools.lru_cache(_PLANS_MAX)
+        def reader(epoch: int) -> SampleReader | SelectedReader:
+            return self._find_reader(message.dataset, recipe.at(epoch))
+
+        self._sessions[message.session] = _Session(message, memory, plan, reader)
 
     def close_session(self, number: int) -> None:
         """Unmap the session's slots."""
@@ -134,10 +138,8 @@ class ChunkFiller:
         """
         started_s, cpu_before_s = perf_counter(), thread_time()
         session = self._sessions[chunk.session]
-        if session.reader is None:
-            session.reader = self._find_reader(session.opened.dataset, session.opened.recipe)
-        reader = session.reader
-        arrays = session.memory.chunk(chunk.slot, chunk.first, chunk.count)
+        reader = session.reader(chunk.epoch)
+        arrays = session.memory.chunk(chunk.slot, chunk.first, chunk.count, chunk.epoch)
         plan = session.plan(chunk.epoch)
         ids, draws = plan.words(chunk.index, chunk.first, chunk.count), None
         if plan.layout.draws is not None:
@@ -154,6 +156,7 @@ class ChunkFiller:
                     epoch=chunk.epoch,
                     pixels=arrays.pixels[:real],
                     labels=arrays.labels[:real],
+                    further=[crop[:real] for crop in arrays.further],
                 )
             except DatasetError:
                 # Shards are opened again: a deleted one may have a successor.
@@ -164,7 +167,8 @@ class ChunkFiller:
             self._advise(session, reader, plan, chunk.index)
         if real < chunk.count:
             layout = session.memory.layout
-            arrays.pixels[real:] = layout.pixel_layout.grey
+            for crop in (arrays.pixels, *arrays.further):
+                crop[real:] = layout.pixel_layout.grey
             arrays.labels[real:] = layout.labels.padding
             arrays.sample_ids[real:] = PADDING_SAMPLE_ID
         return Filled(

@@ -69,9 +69,9 @@ class SlotMemory:
         """
         return os.open(f"/proc/self/fd/{self._fd}", os.O_RDONLY | os.O_CLOEXEC)
 
-    def chunk(self, slot: int, first: int, count: int) -> ChunkArrays:
-        """Views of rows first .. first + count - 1 of a slot."""
-        return self.layout.chunk(self._memory, slot, first, count)
+    def chunk(self, slot: int, first: int, count: int, epoch: int = 0) -> ChunkArrays:
+        """Views of rows first .. first + count - 1 of a slot with a batch of an epoch."""
+        return self.layout.at(epoch).chunk(self._memory, slot, first, count)
 
     def discard(self) -> None:
         """Free the pages; processes that still map the file then read zeros."""

@@ -104,6 +104,8 @@ def test_other_rows(run: tuple[dict[str, Any], str], dataset: Path) -> None:
     assert rows["dataset/blob"]["value"] == np.mean(blobs)
     assert rows["dataset/blob"]["baseline"] == "dataset/jpeg"
     assert rows["dataset/images"]["value"] == rows["check/equal-to-pillow"]["value"] == SAMPLES
+    assert rows["crops/together"]["baseline"] == "crops/apart"
+    assert 0 < rows["crops/decoded"]["value"] < 70
     assert rows["decoded-cache/size"]["value"] > rows["dataset/size"]["value"] * 4
     filling = rows["sample/whole"]["value"] / rows["sample/filling-cache"]["value"]
     assert rows["decoded-cache/fill"]["value"] == pytest.approx(100 * (filling - 1))

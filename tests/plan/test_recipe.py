@@ -202,6 +202,8 @@ def test_every_field_changes_the_fingerprint() -> None:
         "lanes": 8,
         "working_set": 2**30,
         "image_size": 225,
+        "phases": [{"epoch": 30, "image_size": 256}],
+        "crops": [{"count": 2, "size": 224}],
         "crop": "centre",
         "scale": (0.08, 0.99),
         "ratio": (0.75, 1.34),
@@ -357,6 +359,8 @@ NEVER: tuple[object, ...] = (
 @pytest.mark.parametrize("name", Recipe.__struct_fields__)
 def test_decoding_refuses_fields_of_wrong_type_or_range(name: str) -> None:
     for value in NEVER:
+        if name in ("crops", "phases") and value == []:  # which is none
+            continue
         frame = msgspec.msgpack.encode({**msgspec.to_builtins(TRAIN), name: value})
         with pytest.raises((ConfigError, msgspec.ValidationError)):
             msgspec.msgpack.decode(frame, type=Recipe)

@@ -58,8 +58,8 @@ def test_keys_of_neighbouring_words_and_of_all_purposes_differ() -> None:
     assert len(keys) == len(Purpose) * 5 * 50
     assert derive_key(Purpose.SAMPLE, 1) != derive_key(Purpose.SAMPLE, 1, 0)
     # Published orders depend on the numbers.
-    names = ("LANE_ORDER", "TURN_ORDER", "LEFTOVER_ORDER", "SAMPLE", "MIXING", "DRAWS")
-    assert [(each.name, each.value) for each in Purpose] == [*zip(names, range(1, 7), strict=True)]
+    names = ("LANE_ORDER", "TURN_ORDER", "LEFTOVER_ORDER", "SAMPLE", "MIXING", "CROP", "DRAWS")
+    assert [(each.name, each.value) for each in Purpose] == [*zip(names, range(1, 8), strict=True)]
 
 
 @given(

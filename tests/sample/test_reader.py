@@ -24,9 +24,11 @@ from feeder.jpeg.resize import (
     resize_pack,
     resize_pack_reference,
 )
+from feeder.plan.batch_shape import MAX_IMAGE_SIZE
 from feeder.plan.crop import plan_crops
-from feeder.plan.recipe import MAX_IMAGE_SIZE, Interpolation, Recipe
-from feeder.sample.reader import STAGES, SampleReader, plan_decode
+from feeder.plan.recipe import Interpolation, Recipe
+from feeder.sample.decode_plan import plan_decode
+from feeder.sample.reader import STAGES, SampleReader
 from tests.jpeg.test_resize import rgbx
 from tests.support.jpegs import class_files, decode
 from tests.support.rows import make_rows, pack_every_kind, pack_folder

@@ -110,6 +110,23 @@ def test_version_with_other_pixels_is_named(
         compute_self_test()
 
 
+def test_crops_that_share_tiles_with_other_pixels_are_named(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What decodes a window gives pixels of its own to each size of window."""
+    original = feeder.sample.reader.decode_rgbx
+
+    def decode(
+        jpeg: np.ndarray, width: int, height: int, scale: int, stride: int, out: np.ndarray
+    ) -> None:
+        original(jpeg, width, height, scale, stride, out)
+        out[:] ^= np.uint8(width % 32 + height % 32)
+
+    monkeypatch.setattr(feeder.sample.reader, "decode_rgbx", decode)
+    with pytest.raises(ResourceError, match=r"crop \d of the self-test's images has other pixels"):
+        compute_self_test("turbojpeg")
+
+
 def test_turbojpeg_with_other_pixels_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(feeder.sample.reader, "decode_rgbx", decode_with(TJFLAG_FASTDCT))
     with pytest.raises(ResourceError, match=r"with turbojpeg than with own \(portable\)"):

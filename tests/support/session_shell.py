@@ -73,7 +73,7 @@ def make_session(
         HelloReceived(number, b"%d" % number, hello, 1 << 40, account),
         made.plan_epoch(ShardLayout(samples=101, shards=5), seed=1, epoch=0),
         SlotLayout.of_recipe(made, INDEX_LABELS, slots=window),
-        CHUNK,
+        [CHUNK],
         (jobs or Jobs({})).join((account, job)),
         0.0,
     )

@@ -105,8 +105,8 @@ class Clock:
 
 
 def test_waits_are_summed_up_for_each_epoch(monkeypatch: pytest.MonkeyPatch) -> None:
-    clock, steps = Clock(monkeypatch), StepClock(1000)
-    steps.begin()
+    clock, steps = Clock(monkeypatch), StepClock()
+    steps.begin(1000)
     assert steps.read() == EpochTimes()
     assert steps.read().late is None
     clock.step(steps, wait_s=30.0, compute_s=1.0)  # the feeder starts
@@ -120,7 +120,7 @@ def test_waits_are_summed_up_for_each_epoch(monkeypatch: pytest.MonkeyPatch) -> 
     assert times.images_per_s == pytest.approx(1000 / 104)
     assert times.bytes_per_s == pytest.approx(100_000 / 104)
     assert times.late == "feeder"
-    steps.begin()
+    steps.begin(1000)
     for _ in range(3):
         clock.step(steps, wait_s=0.001, compute_s=1.0)
     assert steps.read().steps == 3, "only the loader's first step is left out"
@@ -128,7 +128,8 @@ def test_waits_are_summed_up_for_each_epoch(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_the_line_answers_who_waits(monkeypatch: pytest.MonkeyPatch) -> None:
-    clock, steps = Clock(monkeypatch), StepClock(2_000_000)
+    clock, steps = Clock(monkeypatch), StepClock()
+    steps.begin(2_000_000)
     for _ in range(5):
         clock.step(steps, wait_s=0.5, compute_s=0.5, images=256)
     assert str(steps.read()) == (

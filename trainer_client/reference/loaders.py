@@ -36,7 +36,7 @@ def make_val_loader(
 ) -> FeederLoader:
     """Return the loader for evaluation, of a dataset with exactly the given classes."""
     recipe = options.recipe
-    size = recipe.val_image_size or recipe.image_size
+    size = recipe.eval_image_size
     fields = {"resize_size": round(size * 256 / 224), **recipe.val_data}  # the usual ratio
     name = options.val_dataset or options.dataset
     more = {"split": "val", "image_size": size, "recipe": fields, "classes_of": classes_of}

@@ -117,7 +117,7 @@ class Trainer:
         order of adding up over three ranks or more changes with it. A resumed job must not differ.
         """
         buffers = [buffer.clone() for buffer in self.plain_model.buffers()]
-        side = self.recipe.image_size
+        side = self.recipe.first_image_size
         images = torch.zeros(2, CHANNELS, side, side, device=place.device)
         with self.autocast:
             loss = self.model(images.contiguous(memory_format=torch.channels_last)).sum()

@@ -27,9 +27,10 @@ def check_chunk(
 ) -> None:
     """Raise ProtocolError unless a chunk with frames of ``sizes`` bytes can be one of its batch, of
     which ``valid`` rows are real."""
-    rows = chunk.images
-    image_bytes = pixel_layout_of(recipe.packing).image_bytes(recipe.image_size)
-    expected = (rows * image_bytes, rows * labels.row_bytes, rows * 8)
+    rows, pixels = chunk.images, pixel_layout_of(recipe.packing)
+    crop_sizes = recipe.at(chunk.epoch).crop_sizes
+    crops = [rows * pixels.image_bytes(size) for size in crop_sizes]
+    expected = (*crops, rows * labels.row_bytes, rows * 8)
     name = f"a chunk of {name_batch((chunk.epoch, chunk.index))}"
     if chunk.first + rows > recipe.batch_size:
         raise ProtocolError(

@@ -211,6 +211,11 @@ class LinkState:
                 raise DatasetError(refused.message)
             case "bad-recipe":
                 raise ConfigError(refused.message)
+            case "malformed" if "unknown field" in refused.message:
+                raise ProtocolError(
+                    f"the feeder there is older than this client: {refused.message}: install the "
+                    "same version on both sides, or leave the field out"
+                )
             case _:
                 raise ProtocolError(f"{refused.message} ({refused.code})")
 

@@ -342,7 +342,11 @@ def test_slots_are_claimed_once_and_nothing_is_requested_before_the_answer() -> 
     shell.connect()
     (claim,) = claims(shell.receive(welcome()))
     assert (claim.link, claim.session, claim.path) == (0, 1, "/run/node.slots")
-    assert (claim.layout.slots, claim.layout.batch_size, claim.layout.image_size) == (2, 4, 8)
+    assert (claim.layout.slots, claim.layout.batch_size, claim.layout.pixel_bytes) == (
+        2,
+        4,
+        4 * 8 * 8 * 3,
+    )
     shell.session.begin(BatchSequence(0, range(10)))
     assert shell.do() == []
     assert len(shell.session.served_endpoints) == 0

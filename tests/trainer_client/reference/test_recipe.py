@@ -21,7 +21,7 @@ from trainer_client.reference.recipes.recipe import (
     show_recipe,
 )
 
-NAMES = ["efficientnet-b0", "imagenet-90", "mlperf-lars", "modern-300", "smoke"]
+NAMES = ["efficientnet-b0", "imagenet-90", "mlperf-lars", "modern-300", "progressive-90", "smoke"]
 
 
 def test_every_key_is_explained() -> None:
@@ -48,6 +48,10 @@ def test_every_key_is_explained() -> None:
         ({"data": 5}, "data must be a table of NAME = VALUE, got 5"),
         ({"data": {"hue": 7}}, "recipe: hue must be a number 0 .. 0.5"),
         ({"data": {"mixup": 0.2}}, "data must not have mixup: it is a key of the training recipe"),
+        ({"image_size": {"30": 160}}, "recipe: image_size by epoch begins at epoch 30"),
+        ({"image_size": {"0": 128, "9": 160}}, "val_image_size must be given where image_size c"),
+        ({"image_size": {"0": 4}, "val_image_size": 9}, "recipe: image_size must be a whole numb"),
+        ({"data": {"crops": [[2, 64]]}}, "data must not have crops: this job trains on one crop"),
         ({"data": {"image_size": 99}}, "data must not have image_size: it follows from image_size"),
     ],
 )

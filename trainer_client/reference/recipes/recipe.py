@@ -56,7 +56,9 @@ class TrainingRecipe:
     expansion: int = _key(6, "expansion of EfficientNet's blocks (4 in the IPU work)", 1)
 
     epochs: int = _key(90, "passes over the training set", 0)
-    image_size: int = _key(224, "side of the images, pixels", 8)
+    image_size: int | Mapping[str, int] = _key(
+        224, 'side of the images, pixels; by epoch as {"0" = 128, "30" = 160}', 8
+    )
     val_image_size: int = _key(0, "side of the images in evaluations; 0: as image_size", 0)
     global_batch: int = _key(
         0, "images in a step, over all ranks; 0: --batch-size (256) x ranks x accumulation", 0
@@ -161,6 +163,22 @@ class TrainingRecipe:
                 f"{self.precision}: change one of the two"
             )
 
+        if isinstance(self.image_size, Mapping) and not self.val_image_size:
+            raise ConfigError(
+                "val_image_size must be given where image_size changes by epoch, got 0"
+            )
+
+    @property
+    def eval_image_size(self) -> int:
+        """Side of the images in evaluations."""
+        return self.val_image_size or self.first_image_size
+
+    @property
+    def first_image_size(self) -> int:
+        """Side of the images of epoch 0."""
+        size = self.image_size
+        return size if isinstance(size, int) else {int(key): size[key] for key in size}[0]
+
     def changed(self, changes: Mapping[str, object]) -> Self:
         """Return the recipe with ``changes``; ConfigError for an unknown key or a bad value."""
         _check_keys(changes, "the recipe")
@@ -246,7 +264,9 @@ def show_recipe(recipe: TrainingRecipe, name: str, origins: Mapping[str, str]) -
     lines = [f"# Recipe {name}: every key that is in effect, and where it came from."]
     for key, value in recipe.to_dict().items():
         about = KEYS[key].metadata["about"]
-        if isinstance(value, Mapping):  # these come last, as a table has all keys after it
+        if key in TABLES and isinstance(
+            value, Mapping
+        ):  # these come last, as a table has all keys after it
             lines += ["", f"# {about}", f"[{key}]"]
             for field, data in value.items():
                 origin = origins.get(f"{key}.{field}", "default")
@@ -274,7 +294,13 @@ def parse_value(key: str, text: str) -> object:
 
 def format_value(value: object) -> str:
     """Return a value as TOML writes it."""
-    return json.dumps(value, ensure_ascii=False)  # equal for numbers, texts, lists and booleans
+    if isinstance(value, Mapping):
+        return (
+            f"{{{', '.join(f'{format_value(key)} = {format_value(value[key])}' for key in value)}}}"
+        )
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(map(format_value, value))}]"
+    return json.dumps(value, ensure_ascii=False)  # equal for numbers, texts and booleans
 
 
 def _parse_toml(text: str) -> object:
@@ -315,6 +341,13 @@ def _checked(name: str, value: object) -> object:
     if name in TABLES:
         return _check_data(name, value)
     kind = KINDS[name]
+    if name == "image_size":
+        if isinstance(value, Mapping):
+            sizes = Recipe.for_split("train", batch_size=1, image_size=value)
+            if not sizes.phases:
+                return sizes.image_size
+            return {f"{epoch}": size for epoch, size in value.items()}
+        kind = int
     low, high = KEYS[name].metadata["low"], KEYS[name].metadata["high"]
     wanted = _WANTED.get(kind) or f"one of {', '.join(get_args(kind))}"
     if kind in (int, float):
@@ -339,6 +372,11 @@ def _check_data(table: str, values: object) -> object:
     for name in values:
         if name in _OWN_KEYS:
             raise ConfigError(f"{table} must not have {name}: it follows from {_OWN_KEYS[name]}")
+        if name == "crops":
+            raise ConfigError(
+                f"{table} must not have crops: this job trains on one crop a sample, see "
+                "docs/examples/self_supervised.py for several"
+            )
         if name in KEYS and name not in Recipe.__struct_fields__:
             raise ConfigError(
                 f"{table} must not have {name}: it is a key of the training recipe (--"
