@@ -80,7 +80,7 @@ def test_the_sheet_shows_the_rows_of_the_batch_that_the_recipe_makes(
     assert (sheet.pictures == pixels[:5].astype(np.int16) + 128).all()
     assert sheet.title == f"{dataset.name}: train, seed 3, epoch 2, batch 1"
     assert sheet.captions == [classes[label] for label in labels[:5]]
-    assert sheet.notes == note_samples(recipe, ids[:5], sizes, seed=3, epoch=2)
+    assert sheet.notes == note_samples(recipe, ids[:5], sizes, ids[:5], seed=3, epoch=2)
 
 
 def test_boxes_show_whole_images_with_the_crop_bright(
@@ -270,7 +270,7 @@ def test_notes_are_what_the_plan_does_to_a_sample() -> None:
     crops = plan_crops(recipe, **key, widths=widths, heights=widths[::-1])
     plans = plan_augmentations(recipe, **key)
     assert set(crops.scales.tolist()) >= {1, 2, 4}, "the sizes make no scaled decoding"
-    notes = note_samples(recipe, ids, (widths, widths[::-1]), seed=3, epoch=2)
+    notes = note_samples(recipe, ids, (widths, widths[::-1]), ids, seed=3, epoch=2)
     for row, (note, plan) in enumerate(zip(notes, plans, strict=True)):
         scale, (w, h) = crops.scales[row], crops.boxes[row, 2:].astype(int)
         facts = [f"sample {ids[row]}", f"crop {w} x {h} px", f"decoded at 1/{scale}"]
@@ -281,7 +281,7 @@ def test_notes_are_what_the_plan_does_to_a_sample() -> None:
             names.append("erase")
             assert note.operations[-1] == f"erase {erased.width} x {erased.height} px"
         assert [operation.split(" ")[0] for operation in note.operations] == names
-    unsized = note_samples(recipe, ids, None, seed=3, epoch=2)
+    unsized = note_samples(recipe, ids, None, ids, seed=3, epoch=2)
     assert unsized == [Note(note.facts[:1], note.operations) for note in notes]
 
 

@@ -140,6 +140,6 @@ def test_what_is_owned_is_sent_once_it_is_known() -> None:
     assert not fetcher.owned
     for index in own[1:]:
         fetcher.hints.give(session, 0, index)
-    assert fetcher.owned == (plan.lane_range(1),)
+    assert fetcher.owned == tuple(plan.lane_ranges(1))
     fetcher.hints.end_session(1)
     assert fetcher.owned == ()
