@@ -112,6 +112,7 @@ _OPTIONS: Final[dict[str, dict[str, Any]]] = {
         "help": f"measure these of {', '.join(store.PARTS)} (default: all)",
     },
     "store": {"action": "store_true", "help": "the dataset is in a store, which has faults, too"},
+    "mix": {"action": "store_true", "help": "a weighted mix of its halves, several crops a sample"},
     "quick": {"action": "store_true", "help": "a quarter of the dataset, one round"},
     "environments": {
         "metavar": "DIR",
@@ -190,7 +191,7 @@ def build_parser() -> argparse.ArgumentParser:
     what = "break things at random; does a client notice?"
     sizes = {"images": 1024, "nodes": 2, "clients": 2, "batch_size": 64, "image_size": 224}
     times = {"minutes": 2.0, "calm": 20.0, "every": 4.0}
-    add("chaos", chaos.run, "[DST] json seed store", what, **times, **sizes)
+    add("chaos", chaos.run, "[DST] json seed store mix", what, **times, **sizes)
     what = "a model of many hosts: how many a job takes, and what a loss costs"
     cluster.add_arguments(add("cluster", cluster.run, "[DST] json plot", what))
     what = "what a loader costs a training step; torch and numpy"

@@ -34,13 +34,16 @@ from feeder.client.host_memory import SlotBuffer
 from feeder.client.transport import Transport
 from feeder.daemon.config import ServeConfig
 from feeder.dataset.opened import Dataset
+from feeder.dataset.selected import SelectedDataset
 from feeder.errors import FeederError, PeerError
+from feeder.plan.draws import split_words
 from feeder.plan.labels import LabelRows
 from feeder.plan.packing import Pixels
 from feeder.plan.recipe import Recipe
 from feeder.process.child import die_with_parent, python_command
 from feeder.process.stop_signals import StopSignals
 from feeder.sample.reader import SampleReader
+from feeder.sample.selected_reader import SelectedReader
 from feeder.security.keys import ClientKeys
 from feeder.wire.messages import BatchKey, Hello
 
@@ -150,22 +153,37 @@ class BatchFetcher:
 class LocalBatches:
     """Makes the same batches in this process as a worker does: by chunks, in arrays it reuses."""
 
-    def __init__(self, dataset: Dataset, recipe: Recipe, *, seed: int = 0) -> None:
-        shape = (recipe.batch_size, recipe.image_size, recipe.image_size, 3)
-        self.pixels, self.labels = np.empty(shape, np.int8), np.empty(recipe.batch_size, np.int64)
+    def __init__(
+        self, dataset: Dataset | SelectedDataset, recipe: Recipe, *, seed: int = 0
+    ) -> None:
+        rows = recipe.batch_size
+        self.crops = [np.empty((rows, side, side, 3), np.int8) for side in recipe.crop_sizes]
+        self.pixels, self.labels = self.crops[0], np.empty(rows, np.int64)
         self.dataset, self.recipe, self._seed = dataset, recipe, seed
         self._plan = lru_cache(1)(partial(recipe.plan_epoch, dataset.layout, seed=seed))
         self.batches = self._plan(epoch=0).batches  # of every epoch
-        self._reader = SampleReader(dataset, recipe)
+        self._reader: SampleReader | SelectedReader
+        if isinstance(dataset, Dataset):
+            self._reader = SampleReader(dataset, recipe)
+        else:
+            members = dataset.member
+            self._reader = SelectedReader(dataset, lambda n: SampleReader(members(n), recipe))
 
     def make(self, number: int) -> NDArray[np.int64]:
         """Make a batch, counted through the epochs; return its sample ids."""
         epoch, index = divmod(number, self.batches)
-        ids = np.asarray(self._plan(epoch=epoch).samples(index), np.int64)
+        ids, draws = split_words(self._plan(epoch=epoch).words(index))
         for start in range(0, len(ids), CHUNK_IMAGES):
             rows = slice(start, start + CHUNK_IMAGES)
-            pixels, labels = self.pixels[rows], self.labels[rows]
-            self._reader.fill(ids[rows], seed=self._seed, epoch=epoch, pixels=pixels, labels=labels)
+            self._reader.fill(
+                ids[rows],
+                draws=draws[rows],
+                seed=self._seed,
+                epoch=epoch,
+                pixels=self.pixels[rows],
+                labels=self.labels[rows],
+                further=[crop[rows] for crop in self.crops[1:]],
+            )
         return ids
 
 

@@ -10,7 +10,7 @@ import signal
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
@@ -30,10 +30,9 @@ class ClientOrders(msgspec.Struct, frozen=True, kw_only=True):
     rank: int
     world_size: int
     batch_size: int
-    image_size: int
+    recipe: Mapping[str, Any]  # its fields, besides the batch size
     steps: int  # of each rank in an epoch
     epochs: int  # after this many it begins with epoch 0 again
-    working_set: int = 0  # of the recipe
     state: Mapping[str, int | str] = {}  # of the client before it; empty for the first
 
     @property

@@ -9,6 +9,7 @@ batches are compared with batches made afterwards without a daemon. Lost, repeat
 batches, leaks, too little throughput and too long a wait after a node process was killed end the
 bench with status 1 and the reason.
 
+With ``--mix`` the dataset is served as a weighted mix of its halves, with several crops a sample.
 With ``--store`` the dataset is in a store, behind a proxy with faults of its own, and all feeders
 share one disk cache, which holds a part of it.
 """
@@ -23,10 +24,13 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
+import numpy as np
+
+from feeder.choose.make import select
+from feeder.choose.members import open_samples
 from feeder.dataset.manifest import load_manifest
-from feeder.dataset.opened import Dataset
 from feeder.errors import ConfigError
 from feeder.pack.progress import ProgressLine
 from feeder.plan.epoch import rank_indices
@@ -58,7 +62,18 @@ def run(arguments: argparse.Namespace) -> ChaosReport:
         machine = describe_machine()
         steps, epochs = _plan_schedule(path, arguments)
         size = arguments.batch_size
+        recipe: dict[str, Any] = {"image_size": arguments.image_size}
+        if arguments.mix:
+            if arguments.store:
+                raise ConfigError("--mix and --store: give one of them")
+            path = stack.enter_context(_mix(path))
+            side = arguments.image_size
+            recipe = {
+                "crops": [{"count": 2, "size": side}, {"count": 2, "size": max(8, side // 2)}]
+            }
         remote = stack.enter_context(_remote(path, size)) if arguments.store else None
+        if remote is not None:
+            recipe["working_set"] = remote.working_set
         feeders = [
             stack.enter_context(Feeder(remote or path, lease_s=LEASE_S))
             for _ in range(arguments.nodes)
@@ -69,10 +84,9 @@ def run(arguments: argparse.Namespace) -> ChaosReport:
                 rank=rank,
                 world_size=arguments.clients,
                 batch_size=arguments.batch_size,
-                image_size=arguments.image_size,
+                recipe=recipe,
                 steps=steps,
                 epochs=epochs,
-                working_set=remote.working_set if remote else 0,
             )
             for rank in range(arguments.clients)
         ]
@@ -99,6 +113,29 @@ def run(arguments: argparse.Namespace) -> ChaosReport:
             for fault in record.faults
         ],
     )
+
+
+@contextmanager
+def _mix(path: Path) -> Iterator[Path]:
+    """Yield a selection that mixes the halves of a dataset, with weights, for as many draws."""
+    samples = load_manifest(path).samples
+    with tempfile.TemporaryDirectory(prefix="feeder-chaos-") as folder:
+        halves = [Path(folder, name) for name in ("even", "odd")]
+        for first, half in enumerate(halves):
+            select(half.name, {path: np.arange(first, samples, 2)}, half)
+        mix = Path(folder, "mix")
+        sizes = [(samples + 1) // 2, samples // 2]
+        select(
+            "mix",
+            dict.fromkeys(halves),
+            mix,
+            weights={
+                half: 1 + np.arange(size) % 3 for half, size in zip(halves, sizes, strict=True)
+            },
+            shares=dict(zip(halves, (0.7, 0.3), strict=True)),
+            epoch_samples=samples,
+        )
+        yield mix
 
 
 @contextmanager
@@ -133,7 +170,7 @@ def _remote(path: Path, batch_size: int) -> Iterator[Remote]:
 def _plan_schedule(path: Path, arguments: argparse.Namespace) -> tuple[int, int]:
     """Return each rank's steps in an epoch, and the epochs before they repeat; ConfigError."""
     recipe = Recipe.for_split("train", batch_size=arguments.batch_size)
-    with Dataset.open(path) as dataset:
+    with open_samples(path) as dataset:
         batches = recipe.plan_epoch(dataset.layout, seed=0, epoch=0).batches
     steps = len(rank_indices(batches, 0, arguments.clients, recipe.last_batch))
     if not steps:

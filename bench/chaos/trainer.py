@@ -11,20 +11,20 @@ import hashlib
 import os
 import sys
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
 import msgspec
 import torch
 
-from feeder.dataset.opened import Dataset
+from feeder.choose.members import open_samples
 from feeder.errors import FeederError
 from feeder.plan.recipe import Recipe
 from feeder.process.child import die_with_parent
 from feeder.process.stop_signals import StopSignals
 from feeder.wire.messages import BatchKey
-from trainer_client import FeederLoader
+from trainer_client import Batch, FeederLoader
 from trainer_client._device import Normaliser
 
 from ..daemon import DATASET_NAME
@@ -40,8 +40,7 @@ def train(orders: ClientOrders) -> Iterator[BatchLine]:
         orders.endpoints,
         dataset=DATASET_NAME,
         batch_size=orders.batch_size,
-        image_size=orders.image_size,
-        recipe={"working_set": orders.working_set},
+        recipe=orders.recipe,
         seed=SEED,
         rank=orders.rank,
         world_size=orders.world_size,
@@ -58,7 +57,7 @@ def train(orders: ClientOrders) -> Iterator[BatchLine]:
                 counts = loader.statistics()
                 yield BatchLine(
                     (batch.epoch, batch.index),
-                    digest_of(batch.images, batch.labels, batch.sample_ids),
+                    digest_of(_crops_of(batch), batch.labels, batch.sample_ids),
                     time.monotonic(),
                     {
                         "lent": counts.batches_lent,
@@ -69,10 +68,17 @@ def train(orders: ClientOrders) -> Iterator[BatchLine]:
                 )
 
 
-def digest_of(images: torch.Tensor, labels: torch.Tensor, sample_ids: torch.Tensor) -> str:
+def _crops_of(batch: Batch[torch.Tensor]) -> list[torch.Tensor]:
+    """Return the images of each crop, (N, C, H, W)."""
+    if not isinstance(batch[0], tuple):
+        return [batch.images]
+    return [crop for group in batch.crops for crop in group]
+
+
+def digest_of(crops: Sequence[torch.Tensor], labels: torch.Tensor, sample_ids: torch.Tensor) -> str:
     digest = hashlib.blake2b(digest_size=16)
     # The images are (N, H, W, C) in memory, so nothing is copied.
-    for tensor in (images.permute(0, 2, 3, 1), labels, sample_ids):
+    for tensor in (*(crop.permute(0, 2, 3, 1) for crop in crops), labels, sample_ids):
         digest.update(tensor.contiguous().numpy().data)
     return digest.hexdigest()
 
@@ -81,20 +87,15 @@ def make_digests(
     orders: ClientOrders, path: Path, keys: Iterable[BatchKey]
 ) -> Mapping[BatchKey, str]:
     """Return the hashes of batches, made by the workers' sample path without a daemon."""
-    recipe = Recipe.for_split(
-        "train",
-        batch_size=orders.batch_size,
-        image_size=orders.image_size,
-        working_set=orders.working_set,
-    )
+    recipe = Recipe.for_split("train", batch_size=orders.batch_size, **orders.recipe)
     normaliser = Normaliser(torch.device("cpu"), _DTYPE, packing=recipe.packing)
     digests = {}
-    with Dataset.open(path) as dataset:
+    with open_samples(path) as dataset:
         local = LocalBatches(dataset, recipe, seed=SEED)
         for epoch, index in sorted(set(keys)):
             sample_ids = local.make(epoch * local.batches + index)
             digests[epoch, index] = digest_of(
-                normaliser(torch.from_numpy(local.pixels)),
+                [normaliser(torch.from_numpy(crop)) for crop in local.crops],
                 torch.from_numpy(local.labels),
                 torch.from_numpy(sample_ids),
             )
