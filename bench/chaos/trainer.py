@@ -70,7 +70,8 @@ def train(orders: ClientOrders) -> Iterator[BatchLine]:
 
 def _crops_of(batch: Batch[torch.Tensor]) -> list[torch.Tensor]:
     """Return the images of each crop, (N, C, H, W)."""
-    if not isinstance(batch[0], tuple):
+    images: object = batch[0]
+    if not isinstance(images, tuple):
         return [batch.images]
     return [crop for group in batch.crops for crop in group]
 

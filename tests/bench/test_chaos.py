@@ -31,7 +31,7 @@ from feeder.plan.recipe import Recipe
 from tests.support.stores import loopback_store
 
 ORDERS = ClientOrders(
-    endpoints=[], rank=1, world_size=3, batch_size=8, image_size=8, steps=4, epochs=5
+    endpoints=[], rank=1, world_size=3, batch_size=8, recipe={}, steps=4, epochs=5
 )
 DIGESTS = {ORDERS.key(place): f"hash {place}" for place in range(ORDERS.batches)}
 
@@ -179,11 +179,11 @@ def test_leaks_are_found(dataset: Path, monkeypatch: pytest.MonkeyPatch) -> None
 
 
 @pytest.mark.extensive("a whole run of the bench")
-@pytest.mark.parametrize("options", [[], ["--store"]], ids=["local", "store"])
+@pytest.mark.parametrize("options", [[], ["--mix"], ["--store"]], ids=["local", "mix", "store"])
 def test_a_short_run_with_faults_has_no_wrong_batch(
     options: list[str], dataset: Path, tmp_path: Path
 ) -> None:
-    if options:
+    if "--store" in options:
         pytest.importorskip("obstore", reason="the extra `stores` is not installed")
         with loopback_store({}):  # skips without nginx
             pass
