@@ -30,9 +30,10 @@ class ClientOrders(msgspec.Struct, frozen=True, kw_only=True):
     rank: int
     world_size: int
     batch_size: int
-    recipe: Mapping[str, Any]  # its fields, besides the batch size
+    image_size: int
     steps: int  # of each rank in an epoch
     epochs: int  # after this many it begins with epoch 0 again
+    recipe: Mapping[str, Any] = {}  # further fields
     state: Mapping[str, int | str] = {}  # of the client before it; empty for the first
 
     @property

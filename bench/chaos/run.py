@@ -62,7 +62,7 @@ def run(arguments: argparse.Namespace) -> ChaosReport:
         machine = describe_machine()
         steps, epochs = _plan_schedule(path, arguments)
         size = arguments.batch_size
-        recipe: dict[str, Any] = {"image_size": arguments.image_size}
+        recipe = dict[str, Any]()
         if arguments.mix:
             if arguments.store:
                 raise ConfigError("--mix and --store: give one of them")
@@ -84,6 +84,7 @@ def run(arguments: argparse.Namespace) -> ChaosReport:
                 rank=rank,
                 world_size=arguments.clients,
                 batch_size=arguments.batch_size,
+                image_size=arguments.image_size,
                 recipe=recipe,
                 steps=steps,
                 epochs=epochs,

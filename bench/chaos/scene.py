@@ -117,7 +117,8 @@ class Feeder:
     def fds(self) -> Mapping[str, int]:
         """Return the number of descriptors of each process, without shards of the dataset."""
         counts = {}
-        shards = self._dataset if isinstance(self._dataset, Path) else self._dataset.cache
+        # A selection is a file, whose samples are in a dataset elsewhere.
+        cache = None if isinstance(self._dataset, Path) else self._dataset.cache.resolve()
         processes = {
             "supervisor": self.daemon.processes()[0],
             "node": self.daemon.find("feeder.node"),
@@ -127,7 +128,9 @@ class Feeder:
             counts[role] = 0
             for link in Path(f"/proc/{process.pid}/fd").iterdir():
                 with suppress(FileNotFoundError):  # closed meanwhile
-                    counts[role] += not link.readlink().is_relative_to(shards.resolve())
+                    file = link.readlink()
+                    is_cached = cache is not None and file.is_relative_to(cache)
+                    counts[role] += not (is_cached or file.suffix == ".fds")
         return counts
 
     def close(self) -> list[str]:

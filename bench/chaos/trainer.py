@@ -40,6 +40,7 @@ def train(orders: ClientOrders) -> Iterator[BatchLine]:
         orders.endpoints,
         dataset=DATASET_NAME,
         batch_size=orders.batch_size,
+        image_size=orders.image_size,
         recipe=orders.recipe,
         seed=SEED,
         rank=orders.rank,
@@ -88,7 +89,8 @@ def make_digests(
     orders: ClientOrders, path: Path, keys: Iterable[BatchKey]
 ) -> Mapping[BatchKey, str]:
     """Return the hashes of batches, made by the workers' sample path without a daemon."""
-    recipe = Recipe.for_split("train", batch_size=orders.batch_size, **orders.recipe)
+    sizes = {"batch_size": orders.batch_size, "image_size": orders.image_size}
+    recipe = Recipe.for_split("train", **sizes, **orders.recipe)
     normaliser = Normaliser(torch.device("cpu"), _DTYPE, packing=recipe.packing)
     digests = {}
     with open_samples(path) as dataset:

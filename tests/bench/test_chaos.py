@@ -31,7 +31,7 @@ from feeder.plan.recipe import Recipe
 from tests.support.stores import loopback_store
 
 ORDERS = ClientOrders(
-    endpoints=[], rank=1, world_size=3, batch_size=8, recipe={}, steps=4, epochs=5
+    endpoints=[], rank=1, world_size=3, batch_size=8, image_size=8, steps=4, epochs=5
 )
 DIGESTS = {ORDERS.key(place): f"hash {place}" for place in range(ORDERS.batches)}
 
