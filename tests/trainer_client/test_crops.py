@@ -16,11 +16,13 @@ import torch
 from numpy.typing import NDArray
 
 from feeder.dataset.opened import Dataset
-from feeder.errors import ConfigError
+from feeder.errors import ConfigError, ProtocolError
 from feeder.plan.packing import pixel_layout_of
 from feeder.plan.recipe import Recipe
 from feeder.sample.reader import SampleReader
+from feeder.wire.messages import Refused, VersionMismatch, encode
 from tests.support.daemon import Daemon
+from tests.support.fake_node import FakeNode
 from tests.support.sources import REPOSITORY
 from tests.support.synthetic_sets import pack_synthetic
 from trainer_client import FeederLoader, NumpyLoader
@@ -247,6 +249,51 @@ def test_a_bad_shape_is_one_line(
         with pytest.raises(ConfigError, match=message) as caught:
             make_loader(endpoints["ipc"], kind, **options)
         assert "\n" not in str(caught.value)
+
+
+class NewerRecipe(Recipe, frozen=True, kw_only=True):
+    """A recipe of a later version of the client, with a field that this feeder has not."""
+
+    zoom: float = 0.0
+
+    def fingerprint(self) -> str:
+        own = {name: getattr(self, name) for name in Recipe.__struct_fields__}
+        return Recipe(**own).fingerprint() if not self.zoom else "of a newer recipe"
+
+
+@pytest.mark.parametrize("kind", [NumpyLoader, FeederLoader])
+def test_a_feeder_that_has_not_a_field_is_named_in_one_line(
+    endpoints: dict[str, str], kind: type, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("trainer_client._feed.Recipe", NewerRecipe)
+    with make_loader(endpoints["tcp"], kind, image_size=32) as loader:
+        next(iter(loader))  # the field is at its default, and so is not sent
+    with pytest.raises(ConfigError) as caught:
+        make_loader(endpoints["tcp"], kind, recipe={"zoom": 0.5})
+    text = str(caught.value)
+    assert "Object contains unknown field `zoom` - at `$.recipe`: this feeder is older th" in text
+    assert text.endswith("install the same version on both sides, or leave the field out")
+    assert "\n" not in text
+
+
+@pytest.mark.parametrize(
+    ("options", "field"), [({"recipe": {"crops": CROPS}}, "crops"), ({"image_size": SIZES}, "phas")]
+)
+def test_a_feeder_from_before_crops_and_phases_refuses_them_at_once(
+    options: dict[str, Any], field: str
+) -> None:
+    """It knows protocol version 8, of which everything else still is."""
+    old = VersionMismatch(9)
+    assert str(old).endswith(
+        "version 9, this feeder 8: install the same feeder version on both sides"
+    )
+    with FakeNode() as node:
+        node.greeting = lambda hello: [encode(Refused(code="version", message=str(old)))]
+        with pytest.raises(ProtocolError) as caught:
+            make_loader(node.endpoint, NumpyLoader, **options)
+    text = str(caught.value)
+    assert f"{old}, or leave {field}" in text
+    assert "\n" not in text
 
 
 def test_the_self_supervised_example_learns_and_resumes(

@@ -18,7 +18,7 @@ from feeder.client.core import events
 from feeder.client.core.prefetch import HostBatch, Prefetch
 from feeder.errors import ConfigError, DatasetError, ProtocolError
 from feeder.wire.claim import claim_path
-from feeder.wire.messages import Bye, Hello, NotReady, Ping, Refused, Welcome
+from feeder.wire.messages import Bye, Hello, NotReady, Ping, Refused, Welcome, newer_fields
 from feeder.wire.session_id import session_id
 from feeder.wire.slot_layout import SlotLayout
 
@@ -211,10 +211,10 @@ class LinkState:
                 raise DatasetError(refused.message)
             case "bad-recipe":
                 raise ConfigError(refused.message)
-            case "malformed" if "unknown field" in refused.message:
+            case "version" if newer := newer_fields(self._hello.recipe):
                 raise ProtocolError(
-                    f"the feeder there is older than this client: {refused.message}: install the "
-                    "same version on both sides, or leave the field out"
+                    f"{refused.message}, or leave {' and '.join(newer)} out of the recipe, which "
+                    "that feeder is too old for"
                 )
             case _:
                 raise ProtocolError(f"{refused.message} ({refused.code})")
