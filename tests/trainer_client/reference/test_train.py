@@ -88,7 +88,7 @@ def test_images_grow_by_epoch_and_a_resumed_job_goes_on_in_its_size(
     again = run(node, checkpoint=checkpoint, resume=checkpoint, val_dataset="val", **sizes)
     assert again.losses == whole.losses[12:]
     smaller = {**sizes, "image_size": {"0": 32, "1": 36}}
-    with pytest.raises(ConfigError, match='pass --image-size .*"0" = 32, "1" = 40, "2" = 48'):
+    with pytest.raises(ConfigError, match=r'pass --image-size .*"0" = 32, "1" = 40, "2" = 48'):
         run(node, resume=checkpoint, val_dataset="val", **smaller)
 
 
