@@ -52,6 +52,7 @@ AutoAugment = Literal["none", "rand-augment", "trivial-augment-wide"]
 MAX_BATCH_SIZE: Final = 65_536
 MAX_RESIZE_SIZE: Final = 8_192
 MAX_RAND_AUGMENT_OPS: Final = 16
+NEWER_FIELDS: Final = ("crops", "phases")  # than protocol version 8; a new field goes here, too
 MEAN_COLOUR: Final = (124, 116, 104)  # ImageNet's mean, which normalises to 0 within 0.01
 _CHOICES: Final[dict[str, tuple[object, ...]]] = {
     "split": get_args(Split),
@@ -337,6 +338,11 @@ class Recipe(
                 del fields[name]
         fields["version"] = _FINGERPRINT_VERSION
         return hashlib.blake2b(_CANONICAL.encode(fields).encode(), digest_size=16).hexdigest()
+
+    @property
+    def newer_fields(self) -> list[str]:
+        """The fields in use that a feeder of protocol version 8 may not know."""
+        return [name for name in NEWER_FIELDS if getattr(self, name) != _DEFAULTS[name]]
 
     def without_order(self) -> Self:
         """Return the recipe without what decides in which batch a sample is."""

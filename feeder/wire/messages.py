@@ -2,9 +2,8 @@
 
     frame 0:  b"FDR"  version (1 byte, 8 or 9)  MessagePack map {"type": name, field: value, …}
     a Chunk is followed by three raw frames:
-      pixels      (images, …), C order, as the recipe's packing has it: int8 (images, S, S, 3), of
-                  the image size that the recipe has in the epoch; where a recipe has several crops
-                  a sample, such a frame for each crop, group after group
+      pixels      (images, …), C order, as the recipe's packing has it: int8 (images, S, S, 3); a
+                  frame for each crop of a sample, if there are several, group after group
       labels      as the Welcome's ``labels`` have them, little-endian: of kind index int64
                   (images,); multi uint8 (images, width), 1 for each class that a sample has, else
                   0; float float32 (images, width); none int64 (images,), all -1
@@ -49,10 +48,7 @@ from feeder.plan.lanes import LANES_LIMIT
 from feeder.plan.recipe import MAX_BATCH_SIZE, Recipe
 
 PROTOCOL_VERSION: Final = 8
-NEWER_VERSION: Final = 9
-"""Of a Hello whose recipe has a value in one of NEWER_FIELDS, and accepted of any message. Feeders
-that know only PROTOCOL_VERSION refuse it at once; they would drop an unknown field unanswered."""
-NEWER_FIELDS: Final = ("crops", "phases")
+NEWER_VERSION: Final = 9  # of a Hello with newer fields, which older feeders refuse at once
 MAGIC: Final = b"FDR"
 MAX_HEADER_BYTES: Final = 64 * 1024  # of any frame from a client
 MAX_NODE_HEADER_BYTES: Final = 16 * 1024 * 1024  # a Welcome carries all class names
@@ -73,7 +69,7 @@ MAX_BLOBS_BYTES: Final = MAX_NODE_HEADER_BYTES  # of them; a client takes no lon
 PADDING_SAMPLE_ID: Final = -1
 
 _PREFIX: Final = MAGIC + bytes([PROTOCOL_VERSION])
-_NEWER_PREFIX: Final = MAGIC + bytes([NEWER_VERSION])
+_PREFIXES: Final = (_PREFIX, MAGIC + bytes([NEWER_VERSION]))
 _MAX_REASON_CHARACTERS: Final = 200
 _NO_CONTROLS: Final = r"^[^\x00-\x1f\x7f-\x9f]*\Z"  # names end up in logs and on terminals
 
@@ -270,8 +266,7 @@ class Welcome(NodeIdentity, frozen=True, kw_only=True):
 
     ``content`` is the dataset's content fingerprint (``feeder.dataset.content``). ``lanes``,
     ``working_set`` and ``piece`` are what the recipe's fields stand for (``OrderShape``).
-    ``chunk_images`` is the most rows of a chunk, which may begin at any row of its batch; where the
-    image size changes by epoch, chunks of large images have fewer.
+    ``chunk_images`` is the most rows of a chunk of any epoch, which may begin at any row.
     """
 
     session: U64
@@ -414,7 +409,6 @@ NodeMessage = (
 
 _AnyMessage = TypeVar("_AnyMessage")
 
-_DEFAULTS: Final = {field.name: field.default for field in msgspec.structs.fields(Recipe)}
 _CLIENT_TYPES: Final = get_args(ClientMessage)
 _ENCODER: Final = msgspec.msgpack.Encoder()
 _CLIENT_DECODER: Final[msgspec.msgpack.Decoder[ClientMessage]] = msgspec.msgpack.Decoder(
@@ -437,11 +431,6 @@ _HELLO_CHECK: Final = msgspec.msgpack.Decoder(
 )
 
 
-def newer_fields(recipe: Recipe) -> list[str]:
-    """Return the fields in use that a feeder of PROTOCOL_VERSION may not know."""
-    return [name for name in NEWER_FIELDS if getattr(recipe, name) != _DEFAULTS[name]]
-
-
 def encode(message: ClientMessage | NodeMessage, *, is_checked: bool = False) -> bytes:
     """Return the message's frame; ProtocolError when the receiver would refuse it.
 
@@ -449,10 +438,8 @@ def encode(message: ClientMessage | NodeMessage, *, is_checked: bool = False) ->
     what does not parse. ``is_checked`` leaves it out, for a message that was encoded before.
     """
     try:
-        prefix = _PREFIX
-        if isinstance(message, Hello) and newer_fields(message.recipe):
-            prefix = _NEWER_PREFIX
-        frame = prefix + _ENCODER.encode(message)
+        is_newer = isinstance(message, Hello) and message.recipe.newer_fields
+        frame = _PREFIXES[bool(is_newer)] + _ENCODER.encode(message)
     except (TypeError, ValueError, OverflowError) as error:
         raise ProtocolError(f"{type(message).__name__} cannot be encoded: {error}") from error
     if is_checked:
@@ -491,7 +478,7 @@ def _decode(
     start = bytes(frame[: len(_PREFIX)])
     if len(start) < len(_PREFIX) or not start.startswith(MAGIC):
         raise ProtocolError(f"not a feeder message: it starts with {start!r}, not {MAGIC!r}")
-    if start not in (_PREFIX, _NEWER_PREFIX):
+    if start not in _PREFIXES:
         raise VersionMismatch(start[-1])
     try:
         return decoder.decode(memoryview(frame)[len(_PREFIX) :])
@@ -502,9 +489,10 @@ def _decode(
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         # The text may quote the peer: keep it to one short line without control characters.
         reason = str(error).encode("unicode_escape").decode()
-        if reason.startswith("Object contains unknown field") and reason.endswith("`$.recipe`"):
+        if "unknown field" in reason and reason.endswith("`$.recipe`"):
+            name = reason.split("`")[1][:_MAX_REASON_CHARACTERS]
             raise BadRecipe(
-                f"recipe: {reason[:_MAX_REASON_CHARACTERS]}: this feeder is older than its client: "
-                "install the same version on both sides, or leave the field out"
+                f"recipe: this feeder is older than its client and has no field {name}: install "
+                "the same version on both sides, or leave it out"
             ) from error
         raise ProtocolError(f"malformed message: {reason[:_MAX_REASON_CHARACTERS]}") from error

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from feeder.errors import ProtocolError
-from feeder.plan.recipe import Recipe
+from feeder.plan.recipe import NEWER_FIELDS, Recipe
 from feeder.wire.messages import (
     MAX_BLOBS,
     MAX_BLOBS_BYTES,
@@ -22,7 +22,6 @@ from feeder.wire.messages import (
     MAX_NAMES,
     MAX_NODE_HEADER_BYTES,
     MAX_NODES,
-    NEWER_FIELDS,
     PROTOCOL_VERSION,
     BadRecipe,
     ClientMessage,
@@ -189,7 +188,7 @@ def test_a_recipe_that_uses_a_new_field_is_of_a_newer_version(fields: dict[str, 
     assert decode_from_client(frame) == hello
     unknown = msgspec.msgpack.decode(frame[4:])
     unknown["recipe"]["zoom"] = 2
-    with pytest.raises(BadRecipe, match=r"unknown field `zoom` .* this feeder is older than its"):
+    with pytest.raises(BadRecipe, match="feeder is older than its client and has no field zoom:"):
         decode_from_client(frame[:4] + msgspec.msgpack.encode(unknown))
 
 

@@ -18,7 +18,7 @@ from feeder.client.core import events
 from feeder.client.core.prefetch import HostBatch, Prefetch
 from feeder.errors import ConfigError, DatasetError, ProtocolError
 from feeder.wire.claim import claim_path
-from feeder.wire.messages import Bye, Hello, NotReady, Ping, Refused, Welcome, newer_fields
+from feeder.wire.messages import Bye, Hello, NotReady, Ping, Refused, Welcome
 from feeder.wire.session_id import session_id
 from feeder.wire.slot_layout import SlotLayout
 
@@ -211,7 +211,7 @@ class LinkState:
                 raise DatasetError(refused.message)
             case "bad-recipe":
                 raise ConfigError(refused.message)
-            case "version" if newer := newer_fields(self._hello.recipe):
+            case "version" if newer := self._hello.recipe.newer_fields:
                 raise ProtocolError(
                     f"{refused.message}, or leave {' and '.join(newer)} out of the recipe, which "
                     "that feeder is too old for"
