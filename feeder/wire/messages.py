@@ -490,7 +490,7 @@ def _decode(
         # The text may quote the peer: keep it to one short line without control characters.
         reason = str(error).encode("unicode_escape").decode()
         if "unknown field" in reason and reason.endswith("`$.recipe`"):
-            name = reason.split("`")[1][:_MAX_REASON_CHARACTERS]
+            name = reason.split("`")[1][: _MAX_REASON_CHARACTERS // 2]
             raise BadRecipe(
                 f"recipe: this feeder is older than its client and has no field {name}: install "
                 "the same version on both sides, or leave it out"

@@ -73,7 +73,7 @@ def endpoints(rows: Rows, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
     folder = tmp_path_factory.mktemp("node")
     binds = ["--bind", f"ipc://{folder}/s", "--bind", "tcp://127.0.0.1:0"]
     data, few = ["--data", f"shapes={rows.path}"], ["--workers", "2", "--chunk-images", "4"]
-    with Daemon(*data, *binds, *few) as daemon:
+    with Daemon(*data, *binds, *few, "--decoded-bytes", "64 MiB") as daemon:
         yield {each.partition(":")[0]: each for each in daemon.endpoints}
 
 
@@ -150,6 +150,37 @@ def test_tensors_are_normalised_and_padded(
         moved = batch.to("cpu")
         assert moved.crops[1].shape == batch.crops[1].shape
         assert moved.index == batch.index
+
+
+@SHARED
+@pytest.mark.parametrize("kind", [NumpyLoader, FeederLoader])
+@pytest.mark.parametrize("ranks", [1, 9])
+def test_rows_of_padding_are_grey_in_every_crop(
+    rows: Rows, endpoints: dict[str, str], transport: str, kind: type, ranks: int
+) -> None:
+    """On one rank the last batch is short; of nine, the last one has no sample at all."""
+    recipe = {"crops": CROPS, "last_batch": "pad"}
+    options = reach(endpoints, transport) | {"recipe": recipe, "world_size": ranks}
+    normaliser = Normaliser(torch.device("cpu"), torch.float32)
+    for rank in {0, ranks - 2, ranks - 1} & {*range(ranks)}:
+        with make_loader(kind=kind, rank=rank, **options) as loader:
+            *_, last = loader
+            valid = last.valid
+            assert valid == max(0, min(BATCH, SAMPLES - last.index * BATCH)) < BATCH + 1
+            count = valid if ranks == 1 else BATCH
+            expected = rows.groups(loader.recipe, last.epoch, last.index) if valid else [[], []]
+            for group, want, (crops, size) in zip(
+                last.crops, expected, loader.recipe.group_shapes, strict=True
+            ):
+                assert group.shape[:2] == (crops, count)
+                pixels = np.zeros((crops, count, size, size, 3), np.int8)
+                if valid:
+                    pixels[:, :valid] = want
+                for crop, right in zip(group, pixels, strict=True):
+                    if kind is NumpyLoader:
+                        assert np.array_equal(crop, right)
+                    else:
+                        assert torch.equal(crop, normaliser(torch.from_numpy(right)))
 
 
 def test_the_first_crop_is_that_of_a_recipe_without_the_others(endpoints: dict[str, str]) -> None:
