@@ -19,7 +19,7 @@ from trainer_client._base import Loader
 from trainer_client._batch import Batch
 from trainer_client._device import Normaliser, check_device, resolve_device
 from trainer_client._epoch import EpochIterator
-from trainer_client._feed import ImageSize, LoaderOptions, describe_images
+from trainer_client._feed import LoaderOptions, describe_images
 from trainer_client._host_normalise import IMAGENET_MEAN, IMAGENET_STD
 from trainer_client._like_dataloader import DatasetInfo
 from trainer_client._staging import make_stage
@@ -58,7 +58,7 @@ class FeederLoader(Loader[Batch[torch.Tensor]]):
         split: Literal["train", "val"] = "train",
         batch_size: int,
         seed: int = 0,
-        image_size: ImageSize = 224,
+        image_size: int | Mapping[int, int] | Mapping[str, int] = 224,
         channels: Literal[3, 4] = 4,
         rank: int | None = None,
         world_size: int | None = None,
@@ -92,8 +92,9 @@ class FeederLoader(Loader[Batch[torch.Tensor]]):
         as many as fit into ``window_bytes``, at least one: 2 to 4 hide the latency of decoding, and
         2 more for each further feeder keep all of them busy; more only costs memory on both sides.
         ``timeout_s`` bounds every wait for the feeder, the first one included; a daemon that
-        restarts within it only shows in ``statistics().reconnects``. ``recipe`` sets further fields
-        of the recipe, such as ``{"scale": (0.35, 1.0)}``. ``classes_of``, another loader or the
+        restarts within it only shows in ``statistics().reconnects``. ``image_size`` is in pixels,
+        in training also by epoch, as ``{0: 128, 30: 160}``. ``recipe`` sets further fields of the
+        recipe, such as ``{"scale": (0.35, 1.0)}``. ``classes_of``, another loader or the
         class names by label, is what the dataset's classes must be: pass the training loader to the
         loader for validation, so that equal labels mean the same class. At an ipc endpoint batches
         are read from the feeder's own memory; where that fails, or with ``share_memory=False``,

@@ -18,7 +18,7 @@ from feeder.errors import ConfigError
 from feeder.plan.packing import pixel_layout_of
 from trainer_client._base import Loader
 from trainer_client._batch import Batch, Origin
-from trainer_client._feed import Delivery, ImageSize, LoaderOptions, Stage, describe_images
+from trainer_client._feed import Delivery, LoaderOptions, Stage, describe_images
 from trainer_client._host_normalise import (
     IMAGENET_MEAN,
     IMAGENET_STD,
@@ -183,7 +183,7 @@ class NumpyLoader(Loader[Batch[Array]]):
         split: Literal["train", "val"] = "train",
         batch_size: int,
         seed: int = 0,
-        image_size: ImageSize = 224,
+        image_size: int | Mapping[int, int] | Mapping[str, int] = 224,
         channels: Literal[3, 4] = 4,
         rank: int | None = None,
         world_size: int | None = None,

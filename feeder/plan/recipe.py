@@ -56,6 +56,11 @@ MAX_AUGMIX: Final = 10  # torchvision's of the severity; for the others, more on
 MIN_SIGMA: Final = 0.01  # of a blur, pixels; any lower changes nothing, either
 MAX_SIGMA: Final = 100.0
 MAX_KERNEL_SIZE: Final = 255
+NEWER_FIELDS: Final = (  # than protocol version 8; a new field goes here, too
+    *("crops", "phases", "augmix_severity", "augmix_width", "augmix_depth", "augmix_alpha"),
+    *("jitter_probability", "vertical_flip_probability", "solarise_probability"),
+    *("solarise_threshold", "blur_probability", "blur_sigma", "blur_kernel_size"),
+)
 MEAN_COLOUR: Final = (124, 116, 104)  # ImageNet's mean, which normalises to 0 within 0.01
 _CHOICES: Final[dict[str, tuple[object, ...]]] = {
     "split": get_args(Split),
@@ -394,6 +399,11 @@ class Recipe(
                 del fields[name]
         fields["version"] = _FINGERPRINT_VERSION
         return hashlib.blake2b(_CANONICAL.encode(fields).encode(), digest_size=16).hexdigest()
+
+    @property
+    def newer_fields(self) -> list[str]:
+        """The fields in use that a feeder of protocol version 8 may not know."""
+        return [name for name in NEWER_FIELDS if getattr(self, name) != _DEFAULTS[name]]
 
     def without_order(self) -> Self:
         """Return the recipe without what decides in which batch a sample is."""

@@ -1,10 +1,9 @@
 """The wire protocol: the messages between client and node, as bytes and as checked values.
 
-    frame 0:  b"FDR"  version (1 byte)  MessagePack map {"type": name, field: value, …}
+    frame 0:  b"FDR"  version (1 byte, 8 or 9)  MessagePack map {"type": name, field: value, …}
     a Chunk is followed by three raw frames:
-      pixels      (images, …), C order, as the recipe's packing has it: int8 (images, S, S, 3), of
-                  the image size that the recipe has in the epoch; where a recipe has several crops
-                  a sample, such a frame for each crop, group after group
+      pixels      (images, …), C order, as the recipe's packing has it: int8 (images, S, S, 3); a
+                  frame for each crop of a sample, if there are several, group after group
       labels      as the Welcome's ``labels`` have them, little-endian: of kind index int64
                   (images,); multi uint8 (images, width), 1 for each class that a sample has, else
                   0; float float32 (images, width); none int64 (images,), all -1
@@ -50,6 +49,7 @@ from feeder.plan.lanes import LANES_LIMIT
 from feeder.plan.recipe import MAX_BATCH_SIZE, Recipe
 
 PROTOCOL_VERSION: Final = 8
+NEWER_VERSION: Final = 9  # of a Hello with newer fields, which older feeders refuse at once
 MAGIC: Final = b"FDR"
 MAX_HEADER_BYTES: Final = 64 * 1024  # of any frame from a client
 MAX_NODE_HEADER_BYTES: Final = 16 * 1024 * 1024  # a Welcome carries all class names
@@ -72,6 +72,7 @@ MAX_BLOBS_BYTES: Final = MAX_NODE_HEADER_BYTES  # of them; a client takes no lon
 PADDING_SAMPLE_ID: Final = -1
 
 _PREFIX: Final = MAGIC + bytes([PROTOCOL_VERSION])
+_PREFIXES: Final = (_PREFIX, MAGIC + bytes([NEWER_VERSION]))
 _MAX_REASON_CHARACTERS: Final = 200
 _NO_CONTROLS: Final = r"^[^\x00-\x1f\x7f-\x9f]*\Z"  # names end up in logs and on terminals
 
@@ -274,8 +275,7 @@ class Welcome(NodeIdentity, frozen=True, kw_only=True):
 
     ``content`` is the dataset's content fingerprint (``feeder.dataset.content``). ``lanes``,
     ``working_set`` and ``piece`` are what the recipe's fields stand for (``OrderShape``).
-    ``chunk_images`` is the most rows of a chunk, which may begin at any row of its batch; where the
-    image size changes by epoch, chunks of large images have fewer.
+    ``chunk_images`` is the most rows of a chunk of any epoch, which may begin at any row.
     """
 
     session: U64
@@ -443,7 +443,8 @@ def encode(message: ClientMessage | NodeMessage, *, is_checked: bool = False) ->
     what does not parse. ``is_checked`` leaves it out, for a message that was encoded before.
     """
     try:
-        frame = _PREFIX + _ENCODER.encode(message)
+        is_newer = isinstance(message, Hello) and message.recipe.newer_fields
+        frame = _PREFIXES[bool(is_newer)] + _ENCODER.encode(message)
     except (TypeError, ValueError, OverflowError) as error:
         raise ProtocolError(f"{type(message).__name__} cannot be encoded: {error}") from error
     if is_checked:
@@ -482,7 +483,7 @@ def _decode(
     start = bytes(frame[: len(_PREFIX)])
     if len(start) < len(_PREFIX) or not start.startswith(MAGIC):
         raise ProtocolError(f"not a feeder message: it starts with {start!r}, not {MAGIC!r}")
-    if start != _PREFIX:
+    if start not in _PREFIXES:
         raise VersionMismatch(start[-1])
     try:
         return decoder.decode(memoryview(frame)[len(_PREFIX) :])
@@ -493,4 +494,10 @@ def _decode(
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         # The text may quote the peer: keep it to one short line without control characters.
         reason = str(error).encode("unicode_escape").decode()
+        if "unknown field" in reason and reason.endswith("`$.recipe`"):
+            name = reason.split("`")[1][: _MAX_REASON_CHARACTERS // 2]
+            raise BadRecipe(
+                f"recipe: this feeder is older than its client and has no field {name}: install "
+                "the same version on both sides, or leave it out"
+            ) from error
         raise ProtocolError(f"malformed message: {reason[:_MAX_REASON_CHARACTERS]}") from error

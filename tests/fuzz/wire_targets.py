@@ -52,6 +52,22 @@ CLIENT_MESSAGES = (
         window=1,
         client="h",
     ),
+    Hello(
+        dataset="d",
+        recipe=recipe(
+            image_size=224, crops=((2, 224, (0.4, 1.0)), (6, 96)), rand_augment_magnitude=5
+        ),
+        seed=1,
+        window=2,
+        client="h",
+    ),
+    Hello(
+        dataset="d",
+        recipe=recipe(phases=({"epoch": 30, "image_size": 160}, {"epoch": 60, "image_size": 9})),
+        seed=1,
+        window=2,
+        client="h",
+    ),
     Request(session=1, number=3, want=((0, 2), (0, 4)), release=((0, 6),)),
     Request(session=2**64 - 1, want=((0, 1),)),
     Ping(session=1, clock_s=3.5, waited_s=0.25, cpu_s=2.0),

@@ -88,6 +88,41 @@ def test_chunks_of_large_images_or_many_labels_are_smaller(
 
 
 @pytest.mark.parametrize(
+    ("fields", "images"),
+    [
+        ({"image_size": {"0": 224, "2": 512, "4": 724}}, [64, 64, 32, 32, 16]),
+        ({"image_size": {"0": 724, "3": 224}}, [16, 16, 16, 64, 64]),
+        ({"crops": [[2, 224], [6, 96]]}, [53] * 5),
+        ({"crops": [[2, 2048]]}, [1] * 5),
+    ],
+    ids=str,
+)
+def test_chunks_follow_the_images_of_the_epoch(
+    fields: dict[str, object], images: list[int]
+) -> None:
+    """And the slots hold the largest."""
+    shell = Shell(limits(chunk_images=64, slots_bytes=1 << 40))
+    shell.join()
+    shell.hello(A, batch_size=64, window=1, last_batch="pad", **{"image_size": 224, **fields})
+    (welcome,) = (message for _, message in shell.inbox if isinstance(message, Welcome))
+    assert welcome.chunk_images == max(images)
+    (slots,) = shell.open.values()
+    largest = max(slots.layout.at(epoch).pixel_bytes for epoch in range(5))
+    assert largest <= slots.layout.slot_bytes < largest + 64 * 16 + 2 * 4096
+    for epoch, most in enumerate(images):
+        shell.request(A, [], [(epoch - 1, 0)] if epoch else [])
+        while shell.returning:
+            shell.return_slot()
+        shell.request(A, [(epoch, 0)], [])
+        counts = []
+        while shell.fills:
+            fill = next(iter(shell.fills.values()))
+            counts.append(fill.count)
+            shell.fill(fill.worker)
+        assert (max(counts), sum(counts)) == (most, 64)
+
+
+@pytest.mark.parametrize(
     ("requested", "fields", "available", "granted"),
     [
         (3, {}, 100, 3),

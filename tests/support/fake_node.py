@@ -137,7 +137,7 @@ class FakeNode:
         sample_ids = np.full(recipe.batch_size, -1, dtype=np.int64)
         sample_ids[: plan.valid(index)] = plan.samples(index)
         labels = np.where(sample_ids < 0, -100, sample_ids % len(self.classes))
-        pixels = sample_pixels(sample_ids, epoch, recipe.image_size)
+        pixels = sample_pixels(sample_ids, epoch, recipe.at(epoch).image_size)
         messages: list[Message] = []
         for first in range(0, recipe.batch_size, self.chunk_images):
             rows = slice(first, min(first + self.chunk_images, recipe.batch_size))

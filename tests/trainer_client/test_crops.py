@@ -16,11 +16,13 @@ import torch
 from numpy.typing import NDArray
 
 from feeder.dataset.opened import Dataset
-from feeder.errors import ConfigError
+from feeder.errors import ConfigError, ProtocolError
 from feeder.plan.packing import pixel_layout_of
 from feeder.plan.recipe import Recipe
 from feeder.sample.reader import SampleReader
+from feeder.wire.messages import Refused, VersionMismatch, encode
 from tests.support.daemon import Daemon
+from tests.support.fake_node import FakeNode
 from tests.support.sources import REPOSITORY
 from tests.support.synthetic_sets import pack_synthetic
 from trainer_client import FeederLoader, NumpyLoader
@@ -71,7 +73,7 @@ def endpoints(rows: Rows, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
     folder = tmp_path_factory.mktemp("node")
     binds = ["--bind", f"ipc://{folder}/s", "--bind", "tcp://127.0.0.1:0"]
     data, few = ["--data", f"shapes={rows.path}"], ["--workers", "2", "--chunk-images", "4"]
-    with Daemon(*data, *binds, *few) as daemon:
+    with Daemon(*data, *binds, *few, "--decoded-bytes", "64 MiB") as daemon:
         yield {each.partition(":")[0]: each for each in daemon.endpoints}
 
 
@@ -148,6 +150,37 @@ def test_tensors_are_normalised_and_padded(
         moved = batch.to("cpu")
         assert moved.crops[1].shape == batch.crops[1].shape
         assert moved.index == batch.index
+
+
+@SHARED
+@pytest.mark.parametrize("kind", [NumpyLoader, FeederLoader])
+@pytest.mark.parametrize("ranks", [1, 9])
+def test_rows_of_padding_are_grey_in_every_crop(
+    rows: Rows, endpoints: dict[str, str], transport: str, kind: type, ranks: int
+) -> None:
+    """On one rank the last batch is short; of nine, the last one has no sample at all."""
+    recipe = {"crops": CROPS, "last_batch": "pad"}
+    options = reach(endpoints, transport) | {"recipe": recipe, "world_size": ranks}
+    normaliser = Normaliser(torch.device("cpu"), torch.float32)
+    for rank in {0, ranks - 2, ranks - 1} & {*range(ranks)}:
+        with make_loader(kind=kind, rank=rank, **options) as loader:
+            *_, last = loader
+            valid = last.valid
+            assert valid == max(0, min(BATCH, SAMPLES - last.index * BATCH)) < BATCH + 1
+            count = valid if ranks == 1 else BATCH
+            expected = rows.groups(loader.recipe, last.epoch, last.index) if valid else [[], []]
+            for group, want, (crops, size) in zip(
+                last.crops, expected, loader.recipe.group_shapes, strict=True
+            ):
+                assert group.shape[:2] == (crops, count)
+                pixels = np.zeros((crops, count, size, size, 3), np.int8)
+                if valid:
+                    pixels[:, :valid] = want
+                for crop, right in zip(group, pixels, strict=True):
+                    if kind is NumpyLoader:
+                        assert np.array_equal(crop, right)
+                    else:
+                        assert torch.equal(crop, normaliser(torch.from_numpy(right)))
 
 
 def test_the_first_crop_is_that_of_a_recipe_without_the_others(endpoints: dict[str, str]) -> None:
@@ -247,6 +280,51 @@ def test_a_bad_shape_is_one_line(
         with pytest.raises(ConfigError, match=message) as caught:
             make_loader(endpoints["ipc"], kind, **options)
         assert "\n" not in str(caught.value)
+
+
+class NewerRecipe(Recipe, frozen=True, kw_only=True):
+    """A recipe of a later version of the client, with a field that this feeder has not."""
+
+    zoom: float = 0.0
+
+    def fingerprint(self) -> str:
+        own = {name: getattr(self, name) for name in Recipe.__struct_fields__}
+        return Recipe(**own).fingerprint() if not self.zoom else "of a newer recipe"
+
+
+@pytest.mark.parametrize("kind", [NumpyLoader, FeederLoader])
+def test_a_feeder_that_has_not_a_field_is_named_in_one_line(
+    endpoints: dict[str, str], kind: type, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("trainer_client._feed.Recipe", NewerRecipe)
+    with make_loader(endpoints["tcp"], kind, image_size=32) as loader:
+        next(iter(loader))  # the field is at its default, and so is not sent
+    with pytest.raises(ConfigError) as caught:
+        make_loader(endpoints["tcp"], kind, recipe={"zoom": 0.5})
+    text = str(caught.value)
+    assert "recipe: this feeder is older than its client and has no field zoom: " in text
+    assert text.endswith("install the same version on both sides, or leave it out")
+    assert "\n" not in text
+
+
+@pytest.mark.parametrize(
+    ("options", "field"), [({"recipe": {"crops": CROPS}}, "crops"), ({"image_size": SIZES}, "phas")]
+)
+def test_a_feeder_from_before_crops_and_phases_refuses_them_at_once(
+    options: dict[str, Any], field: str
+) -> None:
+    """It knows protocol version 8, of which everything else still is."""
+    old = VersionMismatch(9)
+    assert str(old).endswith(
+        "version 9, this feeder 8: install the same feeder version on both sides"
+    )
+    with FakeNode() as node:
+        node.greeting = lambda hello: [encode(Refused(code="version", message=str(old)))]
+        with pytest.raises(ProtocolError) as caught:
+            make_loader(node.endpoint, NumpyLoader, **options)
+    text = str(caught.value)
+    assert f"{old}, or leave {field}" in text
+    assert "\n" not in text
 
 
 def test_the_self_supervised_example_learns_and_resumes(

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from feeder.errors import ProtocolError
-from feeder.plan.recipe import Recipe
+from feeder.plan.recipe import NEWER_FIELDS, Recipe
 from feeder.wire.messages import (
     MAX_BLOBS,
     MAX_BLOBS_BYTES,
@@ -169,10 +169,6 @@ def test_a_message_comes_back_equal(message: ClientMessage | NodeMessage) -> Non
         other(frame)
 
 
-NEW_FIELDS = {"crops", "phases"}
-"""Of recipes, since protocol version 8."""
-
-
 def test_the_bytes_of_a_frame_are_pinned() -> None:
     assert encode(Ping(session=5)) == frame_of(
         {"type": "Ping", "session": 5, "clock_s": 0.0, "waited_s": 0.0, "cpu_s": 0.0}
@@ -183,12 +179,29 @@ def test_the_bytes_of_a_frame_are_pinned() -> None:
     assert {*HELLO["recipe"]} == {*Recipe.__struct_fields__}
 
 
+@pytest.mark.parametrize(
+    "fields", [{"crops": [[2, 224]]}, {"image_size": {"0": 64, "3": 96}}], ids=str
+)
+def test_a_recipe_that_uses_a_new_field_is_of_a_newer_version(fields: dict[str, Any]) -> None:
+    """Feeders of version 8 drop an unknown field unanswered, another version they refuse."""
+    recipe = Recipe.for_split("train", batch_size=8, **fields)
+    hello = Hello(dataset="d", recipe=recipe, seed=0, window=1, client="c")
+    frame = encode(hello)
+    assert frame.startswith(b"FDR\x09")
+    assert decode_from_client(frame) == hello
+    unknown = msgspec.msgpack.decode(frame[4:])
+    unknown["recipe"]["zoom"] = 2
+    with pytest.raises(BadRecipe, match="feeder is older than its client and has no field zoom:"):
+        decode_from_client(frame[:4] + msgspec.msgpack.encode(unknown))
+
+
 def test_a_recipe_that_uses_no_new_field_is_read_by_a_feeder_from_before_it() -> None:
     for split in ("train", "val"):
         recipe = Recipe.for_split(split, batch_size=8)  # type: ignore[arg-type]
         frame = encode(Hello(dataset="d", recipe=recipe, seed=0, window=1, client="c"))
         sent = msgspec.msgpack.decode(frame[4:])["recipe"]
-        assert not NEW_FIELDS & {*sent}
+        assert not {*NEWER_FIELDS} & {*sent}
+        assert frame.startswith(b"FDR\x08")
         assert msgspec.convert(sent, Recipe).fingerprint() == recipe.fingerprint()
 
 
@@ -216,7 +229,6 @@ MALFORMED: list[tuple[dict[str, Any], dict[str, list[object]]]] = [
             "recipe": [
                 None,
                 {},
-                HELLO["recipe"] | {"mixup": 0.1},
                 HELLO["recipe"] | {"split": "test"},
                 HELLO["recipe"] | {"batch_size": "8"},
             ],
@@ -343,7 +355,12 @@ def test_a_field_out_of_bounds_is_a_protocol_error(
 
 @pytest.mark.parametrize(
     ("field", "value"),
-    [("batch_size", 0), ("scale", [0.5, 0.1]), ("image_size", 2**63), ("ratio", [0.0, 1.0])],
+    [
+        ("batch_size", 0),
+        ("scale", [0.5, 0.1]),
+        ("image_size", 2**63),
+        ("ratio", [0.0, 1.0]),
+    ],
 )
 def test_recipe_out_of_range_is_a_bad_recipe_that_names_the_field(
     field: str, value: object

@@ -211,10 +211,10 @@ class LinkState:
                 raise DatasetError(refused.message)
             case "bad-recipe":
                 raise ConfigError(refused.message)
-            case "malformed" if "unknown field" in refused.message:
+            case "version" if newer := self._hello.recipe.newer_fields:
                 raise ProtocolError(
-                    f"the feeder there is older than this client: {refused.message}: install the "
-                    "same version on both sides, or leave the field out"
+                    f"{refused.message}, or leave {' and '.join(newer)} out of the recipe, which "
+                    "that feeder is too old for"
                 )
             case _:
                 raise ProtocolError(f"{refused.message} ({refused.code})")

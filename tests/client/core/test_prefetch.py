@@ -4,6 +4,7 @@ The first tests have one link; those about several come after them.
 """
 
 import itertools
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -140,6 +141,35 @@ def test_chunks_that_do_not_fit_the_batch_are_refused(
     announced, right = chunk((0, 0), first, **changes)
     with pytest.raises(ProtocolError, match=message):
         prefetch.find_buffer(A, announced, right if sizes is None else sizes)
+
+
+@pytest.mark.parametrize(
+    ("fields", "epoch", "images"),
+    [
+        ({"crops": [[2, 16], [1, 8]]}, 5, [768, 768, 192]),
+        ({"crops": [[2, 16], [1, 8]], "packing": "uint8-hwc-rgbx"}, 0, [1024, 1024, 256]),
+        ({"image_size": {0: 16, 3: 8}}, 2, [768]),
+        ({"image_size": {0: 16, 3: 8}}, 3, [192]),
+    ],
+    ids=str,
+)
+def test_a_chunk_has_a_frame_for_each_crop_in_the_size_of_its_epoch(
+    fields: dict[str, Any], epoch: int, images: list[int]
+) -> None:
+    prefetch = Prefetch(Recipe.for_split("train", batch_size=BATCH, **fields), buffers=2)
+    prefetch.begin(BatchSequence(epoch, range(10)))
+    want(prefetch)
+    announced, _ = chunk((epoch, 0), 0)
+    rows = announced.images
+    right = [*(rows * size for size in images), rows * 8, rows * 8]
+    assert prefetch.find_buffer(A, announced, right) is not None
+    for at in range(len(right)):
+        for wrong in ([*right[:at], *right[at + 1 :]], [*right[:at], 1, *right[at:]]):
+            with pytest.raises(ProtocolError, match=f"of epoch {epoch} has frames of"):
+                prefetch.find_buffer(A, announced, wrong)
+        longer = [size + (number == at) for number, size in enumerate(right)]
+        with pytest.raises(ProtocolError, match="has frames of"):
+            prefetch.find_buffer(A, announced, longer)
 
 
 @given(st.data())

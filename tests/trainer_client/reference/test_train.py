@@ -65,6 +65,33 @@ def test_a_job_trains_evaluates_exactly_and_reports(node: FakeNode) -> None:
     assert {epoch for epoch, _ in wanted[12:]} <= {2}
 
 
+def test_images_grow_by_epoch_and_a_resumed_job_goes_on_in_its_size(
+    node: FakeNode, tmp_path: Path
+) -> None:
+    sizes = {"image_size": {"0": 32, "1": 40, "2": 48}, "val_image_size": 56, "epochs": 4}
+    sizes |= {"schedule": "steps", "step_every_epochs": 100.0}  # the same whatever the epochs
+    seen: list[tuple[int, int]] = []
+
+    def remember(batch: Batch, _: FeederLoader) -> None:
+        seen.append((batch.epoch, batch.images.shape[-1]))
+
+    whole = run(node, None, remember, val_dataset="val", **sizes)
+    assert seen == [(epoch, side) for epoch, side in enumerate((32, 40, 48, 48)) for _ in range(6)]
+    recipes = {
+        message.recipe.split: message.recipe
+        for message in node.received
+        if isinstance(message, Hello)
+    }
+    assert recipes["val"].image_size == 56
+    checkpoint = tmp_path / "job.pt"
+    run(node, checkpoint=checkpoint, val_dataset="val", **{**sizes, "epochs": 2})
+    again = run(node, checkpoint=checkpoint, resume=checkpoint, val_dataset="val", **sizes)
+    assert again.losses == whole.losses[12:]
+    smaller = {**sizes, "image_size": {"0": 32, "1": 36}}
+    with pytest.raises(ConfigError, match=r'pass --image-size .*"0" = 32, "1" = 40, "2" = 48'):
+        run(node, resume=checkpoint, val_dataset="val", **smaller)
+
+
 def test_the_command_passes_on_fields_of_the_recipe_and_writes_json(
     node: FakeNode, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
