@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal, InvalidOperation
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 import xxhash
@@ -99,14 +99,18 @@ def read_list(option: str, text: str, datasets: int) -> SampleList:
         if not names:
             raise ConfigError(f"{where}: it lists no names")
         return SampleList(where=where, names=names)
+    return SampleList(where=where, ids=split_ids(where, read_array(where, text), datasets))
+
+
+def read_array(where: str, path: str) -> NDArray[Any]:
+    """Return the array that numpy.save wrote to a file; ConfigError."""
     try:
-        with open_regular_file(text) as file:
-            table = np.load(file, allow_pickle=False)
+        with open_regular_file(path) as file:
+            return np.lib.format.read_array(file, allow_pickle=False)
     except OSError as error:
         raise ConfigError(f"{where}: it cannot be read: {error.strerror}") from None
     except (ValueError, EOFError):
         raise ConfigError(f"{where}: it is not an array of numpy (np.save)") from None
-    return SampleList(where=where, ids=split_ids(where, table, datasets))
 
 
 def split_ids(

@@ -21,7 +21,7 @@ from feeder.choose.criteria import Criteria, SampleList
 from feeder.choose.narrow import Input, Narrowing
 from feeder.choose.sources import Sources, find_labels_of, open_sources
 from feeder.choose.weigh import weigh
-from feeder.choose.weights import Balance, WeightFile, Weighting, read_weighting
+from feeder.choose.weights import BALANCES, Balance, WeightFile, Weighting, read_weighting
 from feeder.dataset.files import local_folder
 from feeder.dataset.opened import Dataset
 from feeder.dataset.selection import (
@@ -33,6 +33,7 @@ from feeder.dataset.selection import (
 )
 from feeder.dataset.selection_writer import encode_selection
 from feeder.errors import ConfigError
+from feeder.plan.draws import WEIGHTED_SAMPLES_MAX
 from feeder.plan.labels import LabelSpec
 from feeder.process.output_file import explain_write_errors, replace_file
 from feeder.process.path_text import path_to_text
@@ -75,6 +76,10 @@ def select(
         raise ConfigError(f"{where}: a dataset comes twice, as text and as a path")
     given = [None if ids is None else _as_ids(text, ids) for text, ids in datasets.items()]
     mix = [f"{os.fspath(text)}={share:.9f}" for text, share in (shares or {}).items()]
+    if weights is not None and balance is not None:
+        raise ConfigError(f"{where}: weights and balance: give one of them, both say how often")
+    if balance not in (None, *BALANCES):
+        raise ConfigError(f"{where}: balance must be {' or '.join(BALANCES)}, got {balance!r}")
     weighting = read_weighting([], balance, mix, epoch_samples)
     with open_sources(texts) as sources:
         parts = [sources.parts[text] for text in texts]
@@ -153,8 +158,9 @@ def _write(
     inputs = list(sources.inputs.values())
     ids = [np.flatnonzero(given.mask) for given in inputs]
     samples = sum(map(len, ids))
-    if not 1 <= samples <= SAMPLES_MAX:
-        what = "no sample is left" if not samples else f"{samples:,} are over {SAMPLES_MAX:,}"
+    samples_max = SAMPLES_MAX if weighting is None else WEIGHTED_SAMPLES_MAX
+    if not 1 <= samples <= samples_max:
+        what = "no sample is left" if not samples else f"{samples:,} are over {samples_max:,}"
         raise ConfigError(f"nothing is written to {out}: {what}: check the options")
     labels, own = sources.labels, None
     if any(given.labels is not None for given in inputs):

@@ -73,6 +73,8 @@ def weigh(
         columns = [to_integers(where, balance_classes(labels, weighting.balance))]
     if not columns:
         columns = [np.ones(int(ends[-1]), np.uint32)]
+    if components is not None:
+        _check_components(sources, components, weighting, columns)
     return DrawTables(
         epoch_samples=weighting.epoch_samples or int(ends[-1]),
         epochs=tuple(weighting.columns) or (0,),
@@ -91,7 +93,7 @@ def _sort_values(
     """
     values, samples = file.values, sum(part.layout.samples for part in sources.parts.values())
     assert values is not None, "the file is an array"
-    is_open = samples == len(classes) and not file.is_by_sample
+    is_open = len(values) == samples == len(classes) and not file.is_by_sample
     if len(values) not in (samples, len(classes)) or is_open:
         which = "either, as these are equally many" if is_open else "neither"
         raise ConfigError(
@@ -113,6 +115,24 @@ def _sort_values(
                 sorted_values[member.content][ids] = own[rows]
         first += part.layout.samples
     return file, sorted_values
+
+
+def _check_components(
+    sources: Sources,
+    components: Sequence[NDArray[np.int64]],
+    weighting: Weighting,
+    columns: Sequence[NDArray[np.uint32]],
+) -> None:
+    """Raise ConfigError for a DST of a mix that has nothing to draw."""
+    places = np.concatenate(components)
+    for epoch, column in zip(weighting.columns or (0,), columns, strict=True):
+        sums = np.bincount(places, column, minlength=len(sources.parts))
+        for text, weight in zip(sources.parts, sums.tolist(), strict=True):
+            if not weight:
+                raise ConfigError(
+                    f"--mix {text}: from epoch {epoch} on, none of its samples can be drawn: none "
+                    "is chosen, or their weights are 0"
+                )
 
 
 def _find_components(sources: Sources, ids: Sequence[NDArray[np.int64]]) -> list[NDArray[np.int64]]:

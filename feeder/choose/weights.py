@@ -10,20 +10,21 @@ import csv
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from decimal import Decimal, InvalidOperation
-from typing import Any, Final, Literal
+from decimal import Decimal
+from typing import Final, Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
+from feeder.choose.criteria import read_array
 from feeder.errors import ConfigError
 from feeder.plan.draws import DRAWS_MAX, WEIGHT_MAX
 from feeder.plan.epoch import MAX_EPOCH
 from feeder.plan.recipe_checks import hint_at_nearest
 from feeder.process.path_text import decode_name, encode_name, printable
-from feeder.process.regular_file import open_regular_file
 
 Balance = Literal["classes", "sqrt"]
+BALANCES: Final[tuple[Balance, ...]] = get_args(Balance)
 
 _SHARE_DIGITS: Final = 9
 _KINDS: Final = ("name", "class")
@@ -93,12 +94,17 @@ def read_weighting(
 def find_shares(mix: Mapping[str, int], texts: Sequence[str]) -> list[int]:
     """Return the share of each DST, which a mix names by its text or the last part of it."""
     shares = dict[str, int]()
+    ends = [text.rstrip("/").rpartition("/")[2] for text in texts]
     for name, share in mix.items():
-        found = [text for text in texts if name in (text, text.rstrip("/").rpartition("/")[2])]
-        if len(found) != 1:
-            problem = "several are called so" if found else "there is none of this name"
-            raise ConfigError(f"--mix {name}: {problem}{hint_at_nearest(name, texts)}")
-        shares[found[0]] = share
+        matches = [text for text, end in zip(texts, ends, strict=True) if end == name]
+        matches = [name] if name in texts else matches
+        if not matches:
+            raise ConfigError(f"--mix {name}: no DST has this name{hint_at_nearest(name, ends)}")
+        if len(matches) > 1:
+            raise ConfigError(f"--mix {name}: several DSTs have this name: give one's whole path")
+        if matches[0] in shares:
+            raise ConfigError(f"--mix {name}: {matches[0]} has a share already")
+        shares[matches[0]] = share
     missing = [text for text in texts if text not in shares]
     if missing:
         raise ConfigError(f"--mix gives no share to {missing[0]}: each DST needs one")
@@ -121,18 +127,19 @@ def weights_by_class(
     exist, and for those of samples that have no weight."""
     assert file.classes is not None, "it has weights by class"
     numbers = {name: number for number, name in enumerate(classes)}
-    by_class = np.full(len(classes), np.nan)
+    by_class, is_missing = np.zeros(len(classes)), np.ones(len(classes), np.bool_)
     for name, weight in file.classes.items():
         if name not in numbers:
             raise ConfigError(
                 f"{file.where}: there is no class {printable(name)}{hint_at_nearest(name, classes)}"
             )
         by_class[numbers[name]] = weight
-    weights = by_class[labels]
-    if np.isnan(weights).any():
-        name = classes[int(labels[np.isnan(weights)][0])]
+        is_missing[numbers[name]] = False
+    without = is_missing[labels]
+    if without.any():
+        name = classes[int(labels[without][0])]
         raise ConfigError(f"{file.where}: class {printable(name)} has samples and no weight")
-    return weights
+    return by_class[labels]
 
 
 def weights_by_name(file: WeightFile, names: Iterator[Sequence[bytes]]) -> NDArray[np.float64]:
@@ -171,7 +178,7 @@ def _read_mix(texts: Sequence[str]) -> dict[str, int]:
         name, _, value = text.rpartition("=")
         try:
             share = Decimal(value).scaleb(_SHARE_DIGITS)
-        except InvalidOperation:
+        except ArithmeticError:  # no number, or one beyond what Decimal has
             share = Decimal("nan")
         if not name or not share.is_finite() or share <= 0 or share > 10**18:
             raise ConfigError(f"--mix {text}: write DST=SHARE with a share above 0, as in A=0.7")
@@ -227,13 +234,7 @@ def _add_row(rows: dict[str, float], row: Sequence[str], where: str) -> None:
 
 
 def _read_array(where: str, path: str) -> NDArray[np.float64]:
-    try:
-        with open_regular_file(path) as file:
-            values: NDArray[Any] = np.load(file, allow_pickle=False)
-    except OSError as error:
-        raise ConfigError(f"{where}: it cannot be read: {error.strerror}") from None
-    except (ValueError, EOFError):
-        raise ConfigError(f"{where}: it is not an array of numpy (np.save)") from None
+    values = read_array(where, path)
     if values.ndim != 1 or values.dtype.kind not in "iuf":
         raise ConfigError(f"{where}: it must be an array of numbers (n,)")
     return values.astype(np.float64)

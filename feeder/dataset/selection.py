@@ -238,10 +238,14 @@ class Selection:
             components = [*self.header.draws.components]
         for first, end, _ in components:
             self._check_rows(first, end, counts)
+        if counts.tolist() != [member.chosen for member in self.members]:
+            raise self._inconsistent()
         draws = self.layout.draws
         lines = () if draws is None else itertools.chain.from_iterable(draws.lines)
-        if counts.tolist() != [m.chosen for m in self.members] or not all(x.total for x in lines):
-            raise self._inconsistent()
+        if not all(line.total for line in lines):
+            raise DatasetError(
+                f"{self.where} is damaged (weights of a component are all 0): {_REMEDY}"
+            )
 
     def _check_rows(self, begin: int, end: int, counts: NDArray[np.int64]) -> None:
         """Check rows, in which each member's samples ascend, and add them up in ``counts``."""

@@ -12,41 +12,17 @@ from hypothesis import strategies as st
 import feeder
 from feeder.choose.criteria import read_fraction
 from feeder.choose.members import open_samples
-from feeder.dataset.format import Oddity
 from feeder.dataset.opened import Dataset
 from feeder.dataset.selected import SelectedDataset
 from feeder.dataset.selection import Selection
 from feeder.errors import ConfigError, DatasetError
+from tests.choose.animals import BIRDS, CATS, refused, select
 from tests.support.sources import call_feeder
 from tests.support.synthetic_sets import (
     MULTI,
     NONE,
-    Sample,
-    tiled_image,
     write_labelled,
-    write_set,
 )
-
-CATS = ("cat", "dog", "fox")
-BIRDS = ("owl", "cat")
-
-
-@pytest.fixture(scope="module")
-def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Folders: ``cats``, 23 samples of 3 classes, and ``birds``, 11 of 2, one of both names."""
-    folder = tmp_path_factory.mktemp("home")
-    for name, classes, count in (("cats", CATS, 23), ("birds", BIRDS, 11)):
-        samples = [
-            Sample(
-                name=f"{name[:-1]}{number:02}.jpg",
-                tiled=tiled_image(16 + 2 * number, 16, number),
-                label=number % len(classes),
-                flags=Oddity.CMYK if number % 5 == 0 else Oddity(0),
-            )
-            for number in range(count)
-        ]
-        write_set(folder / name, samples, classes=classes, shards=3)
-    return folder
 
 
 @contextmanager
@@ -64,25 +40,6 @@ def read_all(path: Path) -> dict[str, str]:
         opened.read_labels(ids, opened.read_records(ids), labels)
         classes = opened.classes
         return {opened.read_name(i): classes[labels[i]] for i in ids.tolist()}
-
-
-def select(home: Path, *arguments: str, name: str = "s") -> Path:
-    """Run it with these arguments, in which datasets are named without their folder."""
-    out = home / f"{name}.sel"
-    words = [str(home / word) if (home / word).exists() else word for word in arguments]
-    result = call_feeder("select", name, *words, "--out", out)
-    assert result.returncode == 0, result.stderr
-    return out
-
-
-def refused(home: Path, *arguments: str) -> str:
-    out = home / "refused.sel"
-    words = [str(home / word) if (home / word).exists() else word for word in arguments]
-    result = call_feeder("select", "x", *words, "--out", out)
-    assert result.returncode in (2, 3), result.stdout
-    assert not out.exists(), "nothing is half-written"
-    assert result.stderr.count("\n") == 1
-    return result.stderr
 
 
 CAT_CLASSES = {f"cat{n:02}.jpg": CATS[n % 3] for n in range(23)}

@@ -9,7 +9,7 @@ import xxhash
 from numpy.typing import NDArray
 
 from feeder.dataset.selection import CHECKSUM_BYTES, PREAMBLE, Member, Selection
-from feeder.dataset.selection_writer import encode_selection
+from feeder.dataset.selection_writer import DrawTables, encode_selection
 from feeder.plan.labels import INDEX_LABELS, LabelSpec
 
 CLASSES = ("cat", "dog")
@@ -35,6 +35,7 @@ def selection_bytes(
     classes: Sequence[str] = CLASSES,
     labels: LabelSpec = INDEX_LABELS,
     own_labels: Sequence[Sequence[int]] | None = None,
+    draws: DrawTables | None = None,
     options: dict[str, str] | None = None,
 ) -> bytes:
     """The file of a selection of these ids, by member; 1000 samples more than needed in each."""
@@ -54,9 +55,28 @@ def selection_bytes(
         classes=classes,
         labels=labels,
         own_labels=own_arrays,
+        draws=draws,
         options=options,
     )
     return b"".join(parts)
+
+
+def draw_tables(
+    columns: Sequence[Sequence[Sequence[int]]],
+    *,
+    epoch_samples: int = 100,
+    epochs: tuple[int, ...] = (0,),
+    shares: Sequence[int] = (1,),
+    components: Sequence[Sequence[int]] | None = None,
+) -> DrawTables:
+    """Weights by column and member, and the number of each sample's share."""
+    return DrawTables(
+        epoch_samples=epoch_samples,
+        epochs=epochs,
+        columns=[[np.array(own, np.uint32) for own in column] for column in columns],
+        shares=shares,
+        components=components and [np.array(own, np.int64) for own in components],
+    )
 
 
 def write_selection(path: Path, data: bytes) -> Selection:

@@ -29,6 +29,7 @@ from feeder.errors import ConfigError, DatasetError
 from feeder.plan.labels import LabelSpec
 from tests.dataset.selections import (
     CLASSES,
+    draw_tables,
     member,
     resealed,
     selection_bytes,
@@ -182,10 +183,61 @@ def test_floats_of_other_widths_are_one_line() -> None:
         merge_labels(specs, ())
 
 
+# --- Weights ------------------------------------------------------------------------------------
+
+
+@given(id_sets, st.data())
+def test_weights_are_those_of_their_samples(sets: list[set[int]], data: st.DataObject) -> None:
+    ids = sorted_ids(sets)
+    epochs = data.draw(st.sampled_from([(0,), (0, 1), (0, 4, 2**31 - 1)]))
+    columns = [
+        [1 + (own * 2_654_435_761 + column) % 2**31 for own in ids] for column in range(len(epochs))
+    ]
+    tables = draw_tables(columns, epochs=epochs, epoch_samples=31)  # type: ignore[arg-type]
+    selection = parsed(selection_bytes(ids, draws=tables))
+    assert selection.content == selection.compute_content()
+    assert selection.samples == sum(map(len, sets))
+    assert (selection.layout.samples, selection.layout.ids) == (31, selection.samples)
+    draws = selection.layout.draws
+    assert draws is not None
+    assert (draws.epochs, draws.components) == (epochs, ((0, selection.samples, 1),))
+    _, own = selection.split(np.arange(selection.samples))
+    for column, weights in enumerate(draws.weights):
+        assert (weights == 1 + (own * 2_654_435_761 + column) % 2**31).all()
+
+
+@given(id_sets, st.data())
+def test_the_components_of_a_mix_come_one_after_the_other(
+    sets: list[set[int]], data: st.DataObject
+) -> None:
+    ids = sorted_ids(sets)
+    parts = [data.draw(st.lists(st.integers(0, 2), min_size=len(i), max_size=len(i))) for i in ids]
+    tables = draw_tables([ids], shares=[5, 7, 9], components=parts)
+    if any(own.min(initial=1) == 0 for own in ids):  # a component may weigh nothing
+        tables = draw_tables([[own + 1 for own in ids]], shares=[5, 7, 9], components=parts)
+    selection = parsed(selection_bytes(ids, draws=tables))
+    number_of = {
+        (number, sample): part
+        for number, (own, numbers) in enumerate(
+            (own, numbers) for own, numbers in zip(ids, parts, strict=True) if len(own)
+        )
+        for sample, part in zip(own.tolist(), numbers, strict=True)
+    }
+    draws = selection.layout.draws
+    assert draws is not None
+    counts = [sum(part == number for part in number_of.values()) for number in range(3)]
+    shares = [share for share, count in zip([5, 7, 9], counts, strict=True) if count]
+    assert [part.share for part in draws.components] == shares
+    members, own = selection.split(np.arange(selection.samples))
+    rows = [number_of[place] for place in zip(members.tolist(), own.tolist(), strict=True)]
+    assert rows == sorted(rows)
+    assert [part.end - part.first for part in draws.components] == [n for n in counts if n]
+
+
 # --- Fingerprint --------------------------------------------------------------------------------
 
 
-def test_the_content_is_that_of_samples_classes_and_labels_alone() -> None:
+def test_the_content_is_that_of_samples_classes_labels_and_draws_alone() -> None:
     def content(*arguments: Any, **fields: Any) -> str:
         return parsed(selection_bytes(*arguments, **fields)).content
 
@@ -199,6 +251,16 @@ def test_the_content_is_that_of_samples_classes_and_labels_alone() -> None:
         content([[1, 2], [0]], own_labels=[[0, 1], [0]]),
         content([[1, 2], [0]], classes=(*CLASSES, "bird")),
         content([[0], [1, 2]]),
+    ]
+    columns = [[[1, 1], [1]]]
+    others += [
+        content([[1, 2], [0]], draws=draw_tables(columns)),
+        content([[1, 2], [0]], draws=draw_tables(columns, epoch_samples=101)),
+        content([[1, 2], [0]], draws=draw_tables([[[1, 1], [2]]])),
+        content([[1, 2], [0]], draws=draw_tables(columns * 2, epochs=(0, 1))),
+        content([[1, 2], [0]], draws=draw_tables(columns * 2, epochs=(0, 2))),
+        content([[1, 2], [0]], draws=draw_tables(columns, components=[[0, 0], [1]], shares=[1, 2])),
+        content([[1, 2], [0]], draws=draw_tables(columns, components=[[0, 0], [1]], shares=[2, 1])),
     ]
     assert len({plain, *others}) == len(others) + 1
     assert parsed(selection_bytes([[1, 2], [0]])).compute_content() == plain
@@ -219,13 +281,23 @@ def test_the_size_is_its_part_of_the_members_sizes() -> None:
 # --- What is refused ----------------------------------------------------------------------------
 
 VALID = selection_bytes([[1, 2, 700], [0, 4]], own_labels=[[0, 1, 1], [0, 0]])
+WEIGHTED = selection_bytes(
+    [[1, 2, 700], [0, 4]],
+    draws=draw_tables(
+        [[[1, 0, 3], [2, 2]], [[2, 1, 0], [0, 9]]],
+        epochs=(0, 5),
+        shares=[7, 3],
+        components=[[0, 1, 0], [0, 1]],
+    ),
+)
 
 
-def test_every_flipped_byte_is_noticed() -> None:
-    header = struct.unpack_from("<I", VALID, 12)[0]
-    places = {*range(24), *range(24, 24 + header, 37), *range(24 + header, len(VALID))}
+@pytest.mark.parametrize("data", [VALID, WEIGHTED], ids=["plain", "weighted"])
+def test_every_flipped_byte_is_noticed(data: bytes) -> None:
+    header = struct.unpack_from("<I", data, 12)[0]
+    places = {*range(24), *range(24, 24 + header, 37), *range(24 + header, len(data))}
     for place in places:
-        damaged = bytearray(VALID)
+        damaged = bytearray(data)
         damaged[place] ^= 0x10
         with pytest.raises(DatasetError):
             parsed(bytes(damaged))
@@ -246,12 +318,12 @@ def test_another_version_is_one_line(version: int, remedy: str) -> None:
         parsed(data)
 
 
-def with_header(**changes: Any) -> bytes:
-    end = PREAMBLE.size + struct.unpack_from("<I", VALID, 12)[0]
-    fields = json.loads(VALID[PREAMBLE.size : end]) | changes
+def with_header(of: bytes = VALID, **changes: Any) -> bytes:
+    end = PREAMBLE.size + struct.unpack_from("<I", of, 12)[0]
+    fields = json.loads(of[PREAMBLE.size : end]) | changes
     text = canonical_json(fields)
-    head = VALID[:12] + struct.pack("<I", len(text)) + bytes(8) + text
-    return resealed(head + bytes(aligned(len(head)) - len(head)) + VALID[aligned(end) :])
+    head = of[:12] + struct.pack("<I", len(text)) + bytes(8) + text
+    return resealed(head + bytes(aligned(len(head)) - len(head)) + of[aligned(end) :])
 
 
 def changed_member(**changes: Any) -> bytes:
@@ -290,6 +362,66 @@ def test_a_header_that_contradicts_itself_is_one_line(data: bytes, text: str) ->
     with pytest.raises(DatasetError, match=text) as caught:
         parsed(data)
     assert "\n" not in str(caught.value)
+    assert "restore it or make it again" in str(caught.value)
+
+
+DRAWS = {"epoch_samples": 100, "epochs": [0, 5], "components": [[0, 3, 7], [3, 5, 3]]}
+
+
+@pytest.mark.parametrize(
+    ("changes", "text"),
+    [
+        ({"epochs": [0]}, "it has a table 'weights-1' that this feeder does not know"),
+        ({"epochs": [0, 5, 6]}, "its tables are not those of a selection"),
+        ({"epochs": [1, 5]}, "its weights contradict each other"),
+        ({"epochs": [0, 0]}, "its weights contradict each other"),
+        ({"epochs": [5, 0]}, "its weights contradict each other"),
+        ({"epochs": []}, "its weights contradict each other"),
+        ({"epochs": [0, 2**31]}, "Expected `int` <= 2147483647"),
+        ({"epochs": [0, -1]}, "Expected `int` >= 0"),
+        ({"epochs": [0, True]}, "Expected `int`, got `bool`"),
+        ({"epoch_samples": 0}, "Expected `int` >= 1"),
+        ({"epoch_samples": 2**31}, "Expected `int` <= 2147483647"),
+        ({"components": []}, "of length >= 1"),
+        ({"components": [[0, 5]]}, "of length 3"),
+        ({"components": [[0, 3, 7]]}, "its weights contradict each other"),
+        ({"components": [[0, 3, 7], [3, 6, 3]]}, "the components of its mix contradict"),
+        ({"components": [[0, 3, 7], [2, 5, 3]]}, "the components of its mix contradict"),
+        ({"components": [[0, 0, 7], [0, 5, 3]]}, "the components of its mix contradict"),
+        ({"components": [[0, 3, 0], [3, 5, 3]]}, "the components of its mix contradict"),
+        ({"components": [[0, 3, -1], [3, 5, 3]]}, "the components of its mix contradict"),
+        ({"components": [[0, 3, 2**63], [3, 5, 3]]}, "the components of its mix contradict"),
+        ({"components": [[0, 1, 7], [1, 5, 3]]}, "a row is no sample of its datasets"),
+        ({"components": [[0, 5, 1]]}, "a row is no sample of its datasets"),
+        ({"more": 1}, "unknown field `more`"),
+    ],
+)
+def test_draws_that_contradict_themselves_are_one_line(changes: dict[str, Any], text: str) -> None:
+    assert parsed(with_header(WEIGHTED, draws=DRAWS)).header.draws is not None
+    with pytest.raises(DatasetError, match=text) as caught:
+        parsed(with_header(WEIGHTED, draws=DRAWS | changes))
+    assert "\n" not in str(caught.value)
+    assert "restore it or make it again" in str(caught.value)
+
+
+def test_weights_without_draws_and_draws_without_weights_are_one_line() -> None:
+    for data in (with_header(WEIGHTED, draws=None), with_header(VALID, draws=DRAWS)):
+        with pytest.raises(DatasetError, match="table"):
+            parsed(data)
+
+
+@pytest.mark.parametrize("component", [0, 1])
+@pytest.mark.parametrize("column", [0, 1])
+def test_weights_that_are_all_0_are_found(column: int, component: int) -> None:
+    """Of one component in one range of epochs."""
+    selection = parsed(WEIGHTED)
+    assert selection.header.draws is not None
+    first, end, _ = selection.header.draws.components[component]
+    at = aligned(PREAMBLE.size + struct.unpack_from("<I", WEIGHTED, 12)[0])
+    at += 64 * (1 + column)  # the tables have up to 64 bytes each
+    data = WEIGHTED[: at + 4 * first] + bytes(4 * (end - first)) + WEIGHTED[at + 4 * end :]
+    with pytest.raises(DatasetError, match="weights of a component are all 0") as caught:
+        parsed(resealed(data))
     assert "restore it or make it again" in str(caught.value)
 
 

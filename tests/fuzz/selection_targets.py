@@ -12,14 +12,25 @@ from feeder.dataset.manifest import canonical_json
 from feeder.dataset.selection import PREAMBLE, Selection, aligned
 from feeder.errors import ConfigError, DatasetError
 from feeder.plan.labels import LabelSpec
-from tests.dataset.selections import member, resealed, selection_bytes
+from feeder.plan.recipe import Recipe
+from tests.dataset.selections import draw_tables, member, resealed, selection_bytes
 from tests.fuzz.mutate import mutate_bytes, mutate_value
 from tests.fuzz.target import Target
 
+_BATCH = Recipe.for_split("train", batch_size=1)
 _MULTI = LabelSpec(kind="multi", width=2)
 _VALID = (
     selection_bytes([[1, 2, 700], [0, 4]], own_labels=[[0, 1, 1], [0, 0]]),
     selection_bytes([list(range(40)), [7], list(range(3, 90, 3))]),
+    selection_bytes(
+        [[1, 2, 700], [0, 4]],
+        draws=draw_tables(
+            [[[1, 0, 3], [2, 2]], [[5, 1, 0], [0, 2**32 - 1]]],
+            epochs=(0, 5),
+            shares=[7, 3],
+            components=[[0, 1, 0], [1, 1]],
+        ),
+    ),
     selection_bytes([[5]], [member(0, 9, labels=_MULTI)], labels=_MULTI),
 )
 _WORDS = "width height bytes cmyk wrong-suffix and or not ( ) < <= > >= == != * / 3 0.5 1e999"
@@ -54,8 +65,8 @@ def _read_file(data: bytes) -> Selection:
 
 
 def _holds(selection: Selection, _: bytes) -> None:
-    """Every row is a sample of a member, and every label a class."""
-    ids = np.arange(selection.layout.samples)
+    """Every row is a sample of a member, and every label a class; what is drawn are rows."""
+    ids = np.arange(selection.samples)
     for group in selection.locate(ids):
         dataset = selection.members[group.member]
         assert 0 <= group.sample_ids.min() <= group.sample_ids.max() < dataset.samples
@@ -65,6 +76,9 @@ def _holds(selection: Selection, _: bytes) -> None:
         if selection.labels.kind == "index":
             assert 0 <= labels.min() <= labels.max() < len(selection.classes)
     assert selection.spans(0, len(ids))
+    if selection.layout.draws is not None and selection.layout.samples < 10_000:
+        batch = _BATCH.plan_epoch(selection.layout, seed=0, epoch=7).samples(0)
+        assert 0 <= batch.min() <= batch.max() < len(ids)
 
 
 def _condition(rng: random.Random) -> str:
