@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from trainer_client._host_normalise import IMAGENET_MEAN, IMAGENET_STD
     from trainer_client._like_dataloader import DatasetInfo
     from trainer_client._loader import FeederLoader
+    from trainer_client._mixing import Mixing
     from trainer_client._numpy_loader import NumpyLoader
     from trainer_client._statistics import EpochTimes, LoaderStatistics
 
@@ -47,6 +48,7 @@ __all__ = [
     "FeederError",
     "FeederLoader",
     "LoaderStatistics",
+    "Mixing",
     "NumpyLoader",
     "PeerError",
     "ProtocolError",
@@ -57,7 +59,9 @@ __all__ = [
 ]
 
 if importlib.util.find_spec("torch") is None:  # what `import *` and completion can offer
-    for _name in ("Accuracy", "AccuracyResult", "FeederLoader", "denormalise", "normalise"):
+    for _name in (
+        *("Accuracy", "AccuracyResult", "FeederLoader", "Mixing", "denormalise", "normalise"),
+    ):
         __all__.remove(_name)
 
 _LAZY: Final = {
@@ -67,6 +71,7 @@ _LAZY: Final = {
     "trainer_client._device": ("denormalise", "normalise"),
     "trainer_client._epoch": ("EpochIterator",),
     "trainer_client._loader": ("FeederLoader",),
+    "trainer_client._mixing": ("Mixing",),
     "trainer_client._numpy_loader": ("NumpyLoader",),
     "trainer_client._host_normalise": ("IMAGENET_MEAN", "IMAGENET_STD"),
     "trainer_client._like_dataloader": ("DatasetInfo",),

@@ -441,8 +441,8 @@ def parse_field(text: str) -> tuple[str, object]:
 def _hint_at(name: str) -> str:
     if name.startswith(("mixup", "cutmix")):
         return (
-            ": samples are mixed on the device, by the training job (trainer_client.reference."
-            "mixing; --mixup and --cutmix of the reference job)"
+            ": samples are mixed on the device, by the training job (trainer_client.Mixing; "
+            "--mixup and --cutmix of the reference job)"
         )
     fields = Recipe.__struct_fields__
     return hint_at_nearest(name, fields, f"; the fields are {', '.join(fields)}")

@@ -67,7 +67,9 @@ def _grey(image: Image.Image, _: float) -> Image.Image:
 
 
 def _posterise(image: Image.Image, bits: float) -> Image.Image:
-    return ImageOps.posterize(image, int(bits))
+    # AugMix keeps down to 0 bits, which newer versions of ImageOps.posterize refuse.
+    mask = -(1 << (8 - int(bits)))
+    return image.point([level & mask for level in _SAME] * 3)
 
 
 def _solarise(image: Image.Image, threshold: float) -> Image.Image:

@@ -254,13 +254,17 @@ def test_texts_are_wrapped_between_their_parts_and_shortened_in_the_middle() -> 
     assert shorten("猫 cat", 200, bitmap) == "? cat", "the bitmap font has Latin-1 only"
 
 
-def test_notes_are_what_the_plan_does_to_a_sample() -> None:
+@pytest.mark.parametrize("policy", ["trivial-augment-wide", "auto-augment", "augmix"])
+def test_notes_are_what_the_plan_does_to_a_sample(policy: str) -> None:
     ids, widths = np.arange(100, 164), np.linspace(40, 2500, 64).astype(np.int64)
     recipe = Recipe.for_split(
         "train",
         batch_size=8,
         image_size=128,
-        auto_augment="trivial-augment-wide",
+        auto_augment=policy,
+        vertical_flip_probability=0.5,
+        blur_probability=0.5,
+        solarise_probability=0.5,
         hue=0.2,
         contrast=0.5,
         greyscale_probability=0.5,

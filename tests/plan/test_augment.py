@@ -27,8 +27,17 @@ ALL_ON: dict[str, Any] = {
     "contrast": 0.4,
     "saturation": 0.4,
     "hue": 0.1,
+    "vertical_flip_probability": 0.5,
     "greyscale_probability": 0.5,
+    "blur_probability": 0.5,
+    "solarise_probability": 0.5,
     "erasing_probability": 0.5,
+}
+POLICIES = ("rand-augment", "trivial-augment-wide", "auto-augment", "augmix")
+OF_ITS_OWN = {  # operations that no policy and no jitter has here, by their field
+    "vertical_flip_probability": "vertical-flip",
+    "greyscale_probability": "greyscale",
+    "blur_probability": "blur",
 }
 
 
@@ -197,6 +206,43 @@ def test_greyscale_comes_with_its_probability(probability: float) -> None:
     assert abs(np.mean([len(each.steps) for each in rows]) - probability) < 0.016
 
 
+@pytest.mark.parametrize(
+    ("field", "step"),
+    [
+        ("vertical_flip_probability", ("vertical-flip", 0.0)),
+        ("solarise_probability", ("solarise", 128.0)),
+    ],
+)
+def test_flips_and_solarisation_come_with_their_probability(field: str, step: Any) -> None:
+    rows = plan(recipe_of(**{field: 0.2}), 10_000)
+    assert {each.steps for each in rows} == {(step,), ()}
+    assert abs(np.mean([len(each.steps) for each in rows]) - 0.2) < 0.016
+
+
+def test_a_jitter_with_a_probability_is_the_same_jitter_or_none() -> None:
+    always, sometimes = (plan(recipe_of(hue=0.1, jitter_probability=p), 10_000) for p in (1, 0.8))
+    assert all(b.steps in (a.steps, ()) for a, b in zip(always, sometimes, strict=True))
+    assert abs(np.mean([bool(each.steps) for each in sometimes]) - 0.8) < 0.016
+    assert not any(each.steps for each in plan(recipe_of(hue=0.1, jitter_probability=0)))
+
+
+def test_blurs_come_with_their_probability_and_uniform_sigmas() -> None:
+    rows = plan(recipe_of(blur_probability=0.3), 10_000)
+    blurs = [step[1] for each in rows for step in each.steps]
+    assert abs(len(blurs) / 10_000 - 0.3) < 0.018
+    sigmas = np.array([blur.sigma for blur in blurs])
+    assert sigmas.min() >= 0.1
+    assert sigmas.max() < 2.0
+    assert ks_statistic(sigmas, np.linspace(0.1, 2.0, 10_000)) < 1.95
+    for blur in blurs:
+        assert 1 <= len(blur.weights) <= 12  # a kernel of 23
+        assert [*blur.weights] == sorted(blur.weights, reverse=True)
+        assert abs(2 * sum(blur.weights) - blur.weights[0] - 1) < 1e-5
+    same = plan(recipe_of(blur_probability=1, blur_kernel_size=9), 10_000)
+    chosen = [each.steps[0][1].sigma for each, one in zip(same, rows, strict=True) if one.steps]
+    assert chosen == sigmas.tolist()
+
+
 def erase_by_hand(draws: list[float], recipe: Recipe) -> tuple[int, int, int, int] | None:
     """torchvision's RandomErasing.forward and get_params, line by line; x, y, width, height."""
     size = recipe.image_size
@@ -258,7 +304,7 @@ def test_erasing_uses_the_mean_and_deviation_of_the_clients() -> None:
     seed=st.integers(0, 2**64 - 1),
     epoch=st.integers(0, 2**32 - 1),
     ids=st.lists(st.integers(0, 2**40), min_size=1, max_size=9),
-    auto=st.sampled_from(["rand-augment", "trivial-augment-wide"]),
+    auto=st.sampled_from(POLICIES),
     value=st.sampled_from(["noise", (1, 2, 3)]),
 )
 def test_a_row_depends_on_its_sample_only(
@@ -272,19 +318,31 @@ def test_a_row_depends_on_its_sample_only(
         assert erased(alone) == erased(each)
 
 
+def is_solarised(augmentation: Augmentation) -> bool:
+    """By its own field: RandAugment's threshold is another, and no last step."""
+    return augmentation.steps[-1] == ("solarise", 128.0)
+
+
 @pytest.mark.parametrize("off", list(ALL_ON))
 def test_disabling_one_augmentation_does_not_change_the_others_or_the_crops(off: str) -> None:
     everything = recipe_of(**ALL_ON)
     without = recipe_of(**{name: value for name, value in ALL_ON.items() if name != off})
     for all_on, fewer in zip(plan(everything), plan(without), strict=True):
         assert erased(fewer) == (None if off == "erasing_probability" else erased(all_on))
-        # RandAugment comes first, then the four jitters, then greyscale.
-        grey = all_on.steps[-1:] if all_on.steps[-1][0] == "greyscale" else ()
-        auto = all_on.steps[: len(all_on.steps) - 4 - len(grey)]
-        jitters = [step for step in all_on.steps[len(auto) :][:4] if step[0] != off]
-        assert len(jitters) == 4 - (off in ("brightness", "contrast", "saturation", "hue"))
-        auto, grey = auto[: 9 * (off != "auto_augment")], grey[: off != "greyscale_probability"]
-        assert fewer.steps == (*auto, *jitters, *grey)
+        # Flip, RandAugment, four jitters, greyscale, blur, solarise.
+        names = [name for name, _ in all_on.steps]
+        kept, first = [*all_on.steps], int(names[0] == "vertical-flip")
+        last = len(names) - sum(name in ("greyscale", "blur") for name in names)
+        last -= is_solarised(all_on)
+        if off == "auto_augment":
+            del kept[first : last - 4]
+        elif off in ("brightness", "contrast", "saturation", "hue"):
+            del kept[names.index(off, last - 4)]
+        elif off == "solarise_probability":
+            del kept[len(kept) - is_solarised(all_on) :]
+        elif off in OF_ITS_OWN:
+            kept = [step for step in kept if step[0] != OF_ITS_OWN[off]]
+        assert fewer.steps == tuple(kept)
     sides = np.full(100, 400)
     crops = [
         plan_crops(recipe, seed=1, epoch=0, sample_ids=np.arange(100), widths=sides, heights=sides)
@@ -310,7 +368,12 @@ def test_seed_and_epoch_change_every_kind_of_draw(change: dict[str, int]) -> Non
         ({"auto_augment": "trivial-augment-wide"}, Stream.TRIVIAL_AUGMENT),
         ({"brightness": 0.4}, Stream.JITTER),
         ({"hue": 0.1}, Stream.JITTER),
+        ({"auto_augment": "auto-augment"}, Stream.AUTO_AUGMENT),
+        ({"auto_augment": "augmix"}, Stream.AUGMIX),
+        ({"vertical_flip_probability": 0.5}, Stream.VERTICAL_FLIP),
         ({"greyscale_probability": 0.5}, Stream.GREYSCALE),
+        ({"blur_probability": 0.5}, Stream.BLUR),
+        ({"solarise_probability": 0.5}, Stream.SOLARISE),
         ({"erasing_probability": 0.5}, Stream.ERASING),
     ],
 )

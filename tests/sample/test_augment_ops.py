@@ -6,6 +6,7 @@ Pillow operations that they call.
 
 import colorsys
 import math
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,7 +14,9 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
-from feeder.plan.operations import Operation, Step
+from feeder.jpeg.blur import blur_reference
+from feeder.plan.augment import blur_weights
+from feeder.plan.operations import Blur, Mixture, Operation, Step
 from feeder.sample.augment_ops import apply_steps
 
 SIDE = 41
@@ -29,7 +32,7 @@ def muted(seed: int = 0, side: int = SIDE) -> np.ndarray:
     return levels.clip(0, 255).astype(np.uint8)
 
 
-def apply(levels: np.ndarray, operation: Operation, amount: float) -> np.ndarray:
+def apply(levels: np.ndarray, operation: Operation, amount: Any) -> np.ndarray:
     image = apply_steps(Image.fromarray(levels), [(operation, amount)])
     assert image.mode == "RGB"
     assert image.size == (levels.shape[1], levels.shape[0])
@@ -78,13 +81,42 @@ def test_enhancements_are_blends(levels: np.ndarray, factor: float) -> None:
         assert np.array_equal(result, mix(degenerate, levels, factor)), operation
 
 
-@given(bits=st.integers(1, 8), threshold=st.floats(0, 256), seed=st.integers(0, 99))
+@given(bits=st.integers(0, 8), threshold=st.floats(0, 256), seed=st.integers(0, 99))
 def test_posterise_and_solarise(bits: int, threshold: float, seed: int) -> None:
     levels = noise(seed)
-    kept = levels // 2 ** (8 - bits) * 2 ** (8 - bits)
+    kept = levels.astype(int) // 2 ** (8 - bits) * 2 ** (8 - bits)
     assert np.array_equal(apply(levels, "posterise", float(bits)), kept)
     inverted = np.where(levels < threshold, levels, 255 - levels)
     assert np.array_equal(apply(levels, "solarise", threshold), inverted)
+    assert np.array_equal(apply(levels, "invert", 0.0), 255 - levels)
+
+
+def test_a_vertical_flip_exchanges_top_and_bottom() -> None:
+    levels = noise()
+    assert np.array_equal(apply(levels, "vertical-flip", 0.0), levels[::-1])
+
+
+@pytest.mark.parametrize("side", [8, SIDE, 224])
+def test_a_blur_keeps_the_image_upright(side: int) -> None:
+    levels = noise(side=side)
+    levels[: side // 2] = (200, 10, 90)
+    weights = tuple(blur_weights(np.array([1.0]), 3)[:, 0].tolist())
+    blurred = apply(levels, "blur", Blur(1.0, weights))
+    assert np.array_equal(blurred, blur_reference(levels, weights))
+
+
+def test_augmix_is_the_truncated_weighted_sum_of_its_chains() -> None:
+    levels = noise()
+    chains: tuple[Any, ...] = (
+        (0.25, (("rotate", 20.0), ("posterise", 2.0))),
+        (0.125, (("autocontrast", 0.0),)),
+        (0.3, ()),
+    )
+    expected = np.float32(0.325) * levels.astype(np.float32)
+    for weight, steps in chains:
+        expected += np.float32(weight) * np.asarray(apply_steps(Image.fromarray(levels), steps))
+    mixed = apply(levels, "augmix", Mixture(0.325, chains))
+    assert np.array_equal(mixed, expected.astype(np.uint8))
 
 
 @given(levels=pictures)

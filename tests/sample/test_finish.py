@@ -12,7 +12,7 @@ from PIL import Image
 from feeder.dataset.opened import Dataset
 from feeder.plan.augment import plan_augmentations
 from feeder.plan.packing import Packing, pixel_layout_of, unpack_levels
-from feeder.plan.recipe import Recipe
+from feeder.plan.recipe import AutoAugment, Recipe
 from feeder.sample import finish
 from feeder.sample.augment_ops import apply_steps
 from feeder.sample.finish import Finisher
@@ -26,7 +26,10 @@ FULL: dict[str, Any] = {
     "auto_augment": "rand-augment",
     "brightness": 0.4,
     "hue": 0.1,
+    "vertical_flip_probability": 0.5,
     "greyscale_probability": 0.3,
+    "blur_probability": 0.5,
+    "solarise_probability": 0.2,
     "erasing_probability": 0.6,
     "erasing_value": "noise",
 }
@@ -62,7 +65,17 @@ def test_every_packing_holds_the_same_levels(dataset: Dataset, fields: dict[str,
         assert np.array_equal(levels_of(dataset, recipe_of(packing=packing, **fields)), expected)
 
 
-@pytest.mark.parametrize("extra", [{}, {"auto_augment": "trivial-augment-wide"}, {"contrast": 2}])
+@pytest.mark.parametrize(
+    "extra",
+    [
+        {},
+        {"contrast": 2},
+        *(
+            {"auto_augment": policy}
+            for policy in ("trivial-augment-wide", "auto-augment", "augmix")
+        ),
+    ],
+)
 def test_an_augmented_row_is_the_default_row_changed_as_planned(
     dataset: Dataset, extra: dict[str, Any]
 ) -> None:
@@ -87,7 +100,8 @@ def test_an_augmented_row_is_the_default_row_changed_as_planned(
         optional={
             "packing": st.sampled_from(get_args(Packing)),
             "interpolation": st.sampled_from(["bicubic", "box", "bilinear-no-antialias"]),
-            "auto_augment": st.sampled_from(["rand-augment", "trivial-augment-wide"]),
+            "auto_augment": st.sampled_from(get_args(AutoAugment)),
+            "blur_probability": st.just(0.5),
             "saturation": st.just(0.5),
             "erasing_probability": st.just(0.5),
         },

@@ -19,6 +19,7 @@ from turbojpeg import TJFLAG_FASTDCT, TJFLAG_FASTUPSAMPLE, TJPF_RGBX
 import feeder.jpeg.decode
 import feeder.plan.epoch
 import feeder.plan.erasing
+import feeder.sample.augment_ops
 import feeder.sample.finish
 import feeder.sample.reader
 import feeder.sample.self_test
@@ -164,6 +165,7 @@ CHANGES: dict[str, tuple[object, str, Callable[..., object]]] = {
     "one level of resizing before augmenting": (FINISH, "resize_pack", _change_a_level),
     "one level of resizing without antialiasing": (FINISH, "resize_plainly", _change_a_level),
     "an enhancement": (ImageEnhance, "Color", lambda _: ImageEnhance.Brightness),
+    "a blur": (feeder.sample.augment_ops, "blur", lambda _: lambda levels, _: levels),
     "noise": (feeder.plan.erasing, "random_bytes", _reverse),
     "the batch order": (feeder.plan.epoch.EpochPlan, "samples", _reverse),
     "labels": (

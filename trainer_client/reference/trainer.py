@@ -23,7 +23,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from feeder.errors import ConfigError
 from trainer_client._batch import Batch
-from trainer_client.reference.mixing import Mixing
+from trainer_client._mixing import Mixing
 from trainer_client.reference.models import load_weights, make_model
 from trainer_client.reference.optimisation import (
     lr_factor,

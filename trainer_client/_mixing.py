@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from torch import nn
 
+from feeder.errors import ConfigError
 from feeder.plan.rng import Purpose, derive_key
 
 Box = tuple[int, int, int, int]
@@ -22,10 +23,24 @@ CUTMIX_SHARE: Final = 0.5  # of the batches, where both kinds are on: as in torc
 
 
 class Mixing:
-    """Mixes batches of one class a sample and returns soft labels."""
+    """mixup and CutMix: mixes batches of one class a sample on the device, with soft labels.
+
+    What is drawn for a batch depends on the seed, the epoch and the batch's index alone, so a
+    resumed job mixes as an uninterrupted one.
+    """
 
     def __init__(self, classes: int, *, mixup_alpha: float, cutmix_alpha: float, seed: int) -> None:
-        """Draw shares from Beta(alpha, alpha); an alpha of 0 turns its kind off, but not both."""
+        """Draw shares from Beta(alpha, alpha); an alpha of 0 turns its kind off, but not both.
+
+        Where both are on, half of the batches take each. Raises ConfigError for other alphas.
+        """
+        alphas = mixup_alpha, cutmix_alpha
+        are_numbers = all(isinstance(each, int | float) and 0 <= each < math.inf for each in alphas)
+        if not (are_numbers and any(alphas)):
+            raise ConfigError(
+                "mixup_alpha and cutmix_alpha must be numbers of 0 or more, one of them above 0, "
+                f"got {mixup_alpha!r} and {cutmix_alpha!r}"
+            )
         self._classes = classes
         self._mixup_alpha = mixup_alpha
         self._cutmix_alpha = cutmix_alpha
