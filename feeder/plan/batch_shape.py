@@ -1,6 +1,6 @@
 """The shape of a batch at an epoch: the crops of a sample, and what changes by epoch.
 
-    crops   groups of (count, size, scale, ratio); a batch has an array for each group
+    crops   groups of (count, size, scale, ratio, …); a batch has an array for each group
     phases  image size, crop scale and RandAugment's magnitude from an epoch on
 
 A field given by epoch, ``image_size={"0": 128, "30": 160}``, becomes its value at epoch 0 and a
@@ -13,7 +13,13 @@ from typing import Any, Final, NamedTuple
 
 from feeder.errors import ConfigError
 from feeder.plan.epoch import MAX_EPOCH
-from feeder.plan.recipe_checks import check_integer, check_interval, hint_at_nearest, show
+from feeder.plan.recipe_checks import (
+    check_integer,
+    check_interval,
+    check_probability,
+    hint_at_nearest,
+    show,
+)
 
 Interval = tuple[float, float]
 
@@ -39,13 +45,16 @@ SCHEDULED: Final = ("image_size", "scale", "rand_augment_magnitude")
 class CropGroup(NamedTuple):
     """``count`` crops of each sample, ``size`` pixels wide and high.
 
-    ``scale`` and ``ratio`` are the recipe's where they are None; a checked group has its own.
+    What is None is the recipe's; a checked group has a scale and a ratio of its own. The views of
+    DINO differ in how often they are blurred and solarised.
     """
 
     count: int  # type: ignore[assignment]  # it hides tuple.count
     size: int
     scale: Interval | None = None
     ratio: Interval | None = None
+    blur_probability: float | None = None
+    solarise_probability: float | None = None
 
 
 class Phase(NamedTuple):
@@ -97,6 +106,10 @@ def _check_group(name: str, value: object, scale: Interval, ratio: Interval) -> 
         check_integer(f"{name}.size", fields["size"], *IMAGE_SIZES),
         check_interval(f"{name}.scale", scale, *SCALES),
         check_interval(f"{name}.ratio", ratio, *RATIOS),
+        *(
+            None if fields.get(key) is None else check_probability(f"{name}.{key}", fields[key])
+            for key in ("blur_probability", "solarise_probability")
+        ),
     )
 
 

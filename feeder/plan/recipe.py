@@ -56,6 +56,7 @@ MAX_AUGMIX: Final = 10  # torchvision's of the severity; for the others, more on
 MIN_SIGMA: Final = 0.01  # of a blur, pixels; any lower changes nothing, either
 MAX_SIGMA: Final = 100.0
 MAX_KERNEL_SIZE: Final = 255
+NEWER_AUTO_AUGMENTS: Final = ("auto-augment", "augmix")
 NEWER_FIELDS: Final = (  # than protocol version 8; a new field goes here, too
     *("crops", "phases", "augmix_severity", "augmix_width", "augmix_depth", "augmix_alpha"),
     *("jitter_probability", "vertical_flip_probability", "solarise_probability"),
@@ -134,9 +135,10 @@ class Recipe(
     crops: several crops of each sample, in groups: [{"count": 2, "size": 224, "scale": [0.4, 1]},
         {"count": 6, "size": 96, "scale": [0.05, 0.4]}]. Each crop has a box, mirroring and
         augmentations of its own. A batch's images are a tuple with an array for each group,
-        (count, batch_size, …). A group without scale or ratio has the recipe's; image_size is the
-        first group's size. The first crop of the first group is that of a recipe with its size and
-        scale and no crops. For training with random-resized crops only.
+        (count, batch_size, …). A group without scale, ratio, blur_probability or
+        solarise_probability has the recipe's; image_size is the first group's size. The first crop
+        of the first group is that of a recipe with its size and scale and no crops. For training
+        with random-resized crops only.
     crop: "random-resized" is torchvision's RandomResizedCrop(image_size, scale, ratio); "centre" is
         its Resize(resize_size) followed by CenterCrop(image_size).
     scale: least and greatest area of the crop over the image's area.
@@ -355,8 +357,16 @@ class Recipe(
         """Return the recipe with one crop that makes each crop of a group."""
         if not self.crops:
             return self
-        _, size, scale, ratio = self.crops[number]
-        return msgspec.structs.replace(self, crops=(), image_size=size, scale=scale, ratio=ratio)
+        _, size, scale, ratio, blur, solarise = self.crops[number]
+        return msgspec.structs.replace(
+            self,
+            crops=(),
+            image_size=size,
+            scale=scale,
+            ratio=ratio,
+            blur_probability=self.blur_probability if blur is None else blur,
+            solarise_probability=self.solarise_probability if solarise is None else solarise,
+        )
 
     def of_crops(self) -> "list[Recipe]":
         """Return the recipe with one crop that makes each crop of a sample, in their order."""
@@ -402,8 +412,9 @@ class Recipe(
 
     @property
     def newer_fields(self) -> list[str]:
-        """The fields in use that a feeder of protocol version 8 may not know."""
-        return [name for name in NEWER_FIELDS if getattr(self, name) != _DEFAULTS[name]]
+        """The fields in use that a feeder of protocol version 8 may not know, or not so."""
+        newer = ["auto_augment"] * (self.auto_augment in NEWER_AUTO_AUGMENTS)
+        return newer + [name for name in NEWER_FIELDS if getattr(self, name) != _DEFAULTS[name]]
 
     def without_order(self) -> Self:
         """Return the recipe without what decides in which batch a sample is."""

@@ -468,10 +468,7 @@ def decode_from_client(frame: bytes | memoryview) -> ClientMessage:
 
 
 def decode_from_node(frame: bytes | memoryview) -> NodeMessage:
-    """Return the message in a first frame from a node, within all bounds.
-
-    Raises VersionMismatch for another version and ProtocolError for everything else.
-    """
+    """Return the message in a first frame from a node; VersionMismatch or ProtocolError."""
     return _decode(frame, _NODE_DECODER, MAX_NODE_HEADER_BYTES)
 
 

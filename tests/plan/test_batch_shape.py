@@ -89,6 +89,23 @@ def test_groups_of_crops_are_recipes_with_one_crop() -> None:
     assert (plain.group_shapes, plain.of_crops()) == (((1, 96),), [plain])
 
 
+def test_groups_are_blurred_and_solarised_as_they_say() -> None:
+    """As the two global and the local views of DINO are."""
+    views = [
+        {"count": 1, "size": 64, "blur_probability": 1.0},
+        {"count": 1, "size": 64, "blur_probability": 0.1, "solarise_probability": 0.2},
+        {"count": 6, "size": 32, "blur_probability": 0.0},
+        {"count": 1, "size": 32},
+    ]
+    recipe = train(crops=views, blur_probability=0.5)
+    assert [one.blur_probability for one in map(recipe.of_group, range(4))] == [1, 0.1, 0, 0.5]
+    assert [one.solarise_probability for one in map(recipe.of_group, range(4))] == [0, 0.2, 0, 0]
+    again = msgspec.msgpack.decode(msgspec.msgpack.encode(recipe), type=Recipe)
+    assert (again, again.fingerprint()) == (recipe, recipe.fingerprint())
+    with pytest.raises(ConfigError, match=r"crops\[0\].blur_probability must be a number 0"):
+        train(crops=[{"count": 1, "size": 64, "blur_probability": 2}])
+
+
 def test_groups_take_what_they_leave_out_from_the_recipe() -> None:
     recipe = train(crops=[[2, 64], {"count": 1, "size": 32, "scale": [0.1, 0.2]}], scale=[0.3, 1])
     assert [group.scale for group in recipe.crops] == [(0.3, 1.0), (0.1, 0.2)]

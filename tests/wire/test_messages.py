@@ -160,7 +160,8 @@ def test_a_message_comes_back_equal(message: ClientMessage | NodeMessage) -> Non
     is_of_client = isinstance(message, get_args(ClientMessage))
     decode = decode_from_client if is_of_client else decode_from_node
     frame = encode(message)
-    assert frame.startswith(b"FDR\x08")
+    is_newer = isinstance(message, Hello) and message.recipe.newer_fields
+    assert frame.startswith(b"FDR\x09" if is_newer else b"FDR\x08")
     for buffer in (frame, memoryview(frame)):
         assert decode(buffer) == message
         assert type(decode(buffer)) is type(message)
