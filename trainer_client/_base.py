@@ -45,7 +45,7 @@ from feeder.errors import ConfigError, DatasetError
 from feeder.plan.epoch import MAX_EPOCH, rank_indices
 from feeder.plan.lanes import resolve_shape
 from feeder.plan.recipe import Recipe
-from feeder.wire.messages import PADDING_SAMPLE_ID
+from feeder.wire.messages import PADDING_SAMPLE_ID, SAMPLES_LIMIT
 from trainer_client._epoch import EpochIterator
 from trainer_client._feed import Feed, LoaderOptions, Stage
 from trainer_client._like_dataloader import DatasetInfo, LikeDataLoader, describe_samples
@@ -382,11 +382,10 @@ def _check_ids(sample_ids: ArrayLike, dataset: DatasetInfo) -> list[int]:
             f"sample ids are whole numbers in one dimension, such as batch.sample_ids, got "
             f"{ids.dtype} {ids.shape}"
         )
-    beyond = ids[(ids < PADDING_SAMPLE_ID) | (ids >= dataset.samples)]
+    # The feeder knows the last id: where samples are drawn by weight, ``samples`` counts draws.
+    beyond = ids[(ids < PADDING_SAMPLE_ID) | (ids >= SAMPLES_LIMIT)]
     if beyond.size:
-        raise ConfigError(
-            f"dataset {dataset.name!r} has no sample {beyond[0]}, it has 0 .. {dataset.samples - 1}"
-        )
+        raise ConfigError(f"dataset {dataset.name!r} has no sample {beyond[0]}")
     return [int(each) for each in ids]
 
 
