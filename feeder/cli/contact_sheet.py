@@ -57,7 +57,7 @@ _AMOUNTS: Final = {
     "solarise": "from {:.0f}",
     "hue": "{:+.2f} turns",
     "blur": "of {0.sigma:.2f} px",
-    "augmix": "with {0.own_weight:.2f} of the crop",
+    "augmix": "(own {0.own_weight:.2f})",
 }
 """By operation; those without an amount are absent."""
 

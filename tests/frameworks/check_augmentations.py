@@ -8,7 +8,7 @@ import pytest
 from tests.frameworks.running import SCRIPTS, environment, run_example
 
 PYTHON = environment("timm")
-BLURRED_SHARE_MAX = 1e-4  # of levels whose exact sum is so close to a half that float32 decides
+BLURRED_SHARE_MAX = 5e-4  # of levels near a half: torch adds up to 61 x 61 products in float32
 
 
 @pytest.fixture(scope="module")
