@@ -99,7 +99,8 @@ def _check_group(name: str, value: object, scale: Interval, ratio: Interval) -> 
         if needed not in fields:
             raise ConfigError(f"recipe: {name} has no {needed}: write {{count = …, size = …}}")
     scale, ratio = (
-        fields.get(key) or default for key, default in (("scale", scale), ("ratio", ratio))
+        default if fields.get(key) is None else fields[key]
+        for key, default in (("scale", scale), ("ratio", ratio))
     )
     return CropGroup(
         check_integer(f"{name}.count", fields["count"], 1, MAX_CROPS),

@@ -262,7 +262,7 @@ class Recipe(
         if self.erasing_value != "noise":
             force_setattr(self, "erasing_value", check_colour("erasing_value", self.erasing_value))
         force_setattr(self, "order_batch_size", self.order_batch_size or self.batch_size)
-        if self.crops:
+        if self.crops != ():
             self._take_crops()
         initial = Phase(0, self.image_size, self.scale, self.rand_augment_magnitude)
         force_setattr(self, "phases", check_phases(self.phases, initial))
@@ -295,6 +295,10 @@ class Recipe(
 
     def _take_crops(self) -> None:
         """Check the groups; image_size, scale and ratio become the first group's."""
+        groups = check_crops(self.crops, self.scale, self.ratio)
+        force_setattr(self, "crops", groups)
+        if not groups:
+            return
         if self.split == "val":
             raise ConfigError(
                 "recipe: crops are for training, an evaluation has one crop a sample: leave crops "
@@ -302,7 +306,6 @@ class Recipe(
             )
         if self.crop != "random-resized":
             raise ConfigError(f"recipe: crops need crop random-resized, got {self.crop}")
-        groups = check_crops(self.crops, self.scale, self.ratio)
         for name, at in (("image_size", 1), ("scale", 2), ("ratio", 3)):
             mine = getattr(self, name)
             if mine not in (_DEFAULTS[name], *(group[at] for group in groups)):
@@ -311,7 +314,6 @@ class Recipe(
                 )
             first = groups[0][at]
             force_setattr(self, name, _DEFAULTS[name] if first == _DEFAULTS[name] else first)
-        force_setattr(self, "crops", groups)
 
     def _check_phases(self, sizes: list[int]) -> None:
         if self.split == "val":

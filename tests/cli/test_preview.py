@@ -83,6 +83,69 @@ def test_the_sheet_shows_the_rows_of_the_batch_that_the_recipe_makes(
     assert sheet.notes == note_samples(recipe, ids[:5], sizes, ids[:5], seed=3, epoch=2)
 
 
+CROPS = '[{"count":2,"size":64,"scale":[0.4,1]},{"count":3,"size":32,"scale":[0.05,0.4]}]'
+
+
+@pytest.mark.parametrize("boxes", [[], ["--boxes"]])
+def test_every_crop_of_a_sample_is_shown_beside_the_others(
+    dataset: Path, tmp_path: Path, drawn: list[SimpleNamespace], boxes: list[str]
+) -> None:
+    draw(dataset, f"--recipe=crops={CROPS}", "--images=9", "--out", tmp_path / "crops.png", *boxes)
+    for size, scale in ((64, "[0.4,1]"), (32, "[0.05,0.4]")):
+        one = [f"--image-size={size}", f"--recipe=scale={scale}", "--images=2"]
+        draw(dataset, *one, "--out", tmp_path / "one.png", *boxes)
+    several, first, _ = drawn
+    assert len(several.pictures) == len(several.notes) == 10, "of two samples"
+    assert several.together == 5
+    assert [note.facts[0] for note in several.notes[::5]] == [n.facts[0] for n in first.notes]
+    assert several.captions == [first.captions[0]] * 5 + [first.captions[1]] * 5
+    assert len({tuple(note.facts) for note in several.notes[:5]}) == 5, "each has its own box"
+    assert several.notes[0] == first.notes[0]
+    if boxes:
+        assert several.pictures.shape == (10, 128, 128, 3)
+        assert (several.pictures[::5] == first.pictures).all()
+        return
+    assert (several.pictures[::5] == first.pictures).all()
+    small = several.pictures[2:5]
+    assert (small[:, :16] == 232).all(), "the margin around a small crop"
+    assert (small[:, 16:48, 16:48] != 232).any(axis=(1, 2, 3)).all()
+    assert (
+        "random-resized crops: 2 of 40 % to 100 % of the image, aspect 0.75 to 1.33, to 64 px; "
+        "3 of 5 % to 40 % of the image" in several.subtitles[0]
+    )
+
+
+def test_a_schedule_is_shown_at_its_epoch(
+    dataset: Path, tmp_path: Path, drawn: list[SimpleNamespace]
+) -> None:
+    sizes = '--image-size={"0": 32, "2": 48}'
+    for epoch in (1, 2, 9):
+        draw(dataset, sizes, f"--epoch={epoch}", "--images=3", "--out", tmp_path / "sheet.png")
+    draw(dataset, "--image-size=48", "--epoch=2", "--images=3", "--out", tmp_path / "sheet.png")
+    assert [sheet.pictures.shape[1] for sheet in drawn] == [32, 48, 48, 48]
+    assert (drawn[1].pictures == drawn[3].pictures).all()
+    assert "to 48 px" in drawn[1].subtitles[0]
+
+
+@pytest.mark.parametrize(
+    ("option", "message"),
+    [
+        ('--image-size={"2": 48}', 'begins at epoch 2: give its value from epoch "0" on, too'),
+        ("--image-size=large", "'large' is neither pixels nor JSON of sizes by epoch"),
+        ("--image-size=1.5", "'1.5' is neither pixels nor JSON"),
+        ("--recipe=crops=[[2,4]]", "crops[0].size must be a whole number 8 .. 2048, got 4"),
+    ],
+)
+def test_a_bad_shape_draws_nothing(
+    dataset: Path, tmp_path: Path, option: str, message: str
+) -> None:
+    out = tmp_path / "sheet.png"
+    result = call_feeder("preview", dataset, option, "--out", out)
+    assert result.returncode != 0
+    assert message in result.stderr
+    assert not out.exists()
+
+
 def test_boxes_show_whole_images_with_the_crop_bright(
     dataset: Path, tmp_path: Path, drawn: list[SimpleNamespace]
 ) -> None:

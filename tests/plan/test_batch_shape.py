@@ -142,6 +142,10 @@ def test_groups_take_what_they_leave_out_from_the_recipe() -> None:
         ),
         ({"phases": [[3, 64]], "scale": {"0": [0.1, 1]}}, "give either phases or scale by epoch"),
         ({"crop": "centre", "image_size": {"0": 64, "5": 320}}, "resize_size must be a whole numb"),
+        ({"crops": {}}, "crops must be a list of groups"),
+        ({"crops": None}, "crops must be a list of groups"),
+        ({"crops": [[2, 64, 0]]}, "crops[0].scale must be two numbers"),
+        ({"phases": {}}, "phases must be a list of tables, got {}"),
         ({"crops": 2}, "crops must be a list of groups, as [{count = 2, size = 224}, "),
         ({"crops": [5]}, "crops[0] must be a table such as {count = 2, size = 224, scale = "),
         ({"crops": [{"count": 2}]}, "crops[0] has no size: write {count = …, size = …}"),
@@ -180,6 +184,15 @@ def test_an_evaluation_has_one_crop_and_one_size(fields: dict[str, Any], message
     with pytest.raises(ConfigError, match=message):
         Recipe.for_split("val", batch_size=4, **fields)
     assert Recipe.for_split("val", batch_size=4, image_size={"0": 64}).image_size == 64
+
+
+def test_no_crops_and_no_phases_are_a_plain_recipe() -> None:
+    for empty in ([], ()):
+        for split in ("train", "val"):
+            plain = Recipe.for_split(split, batch_size=4)  # type: ignore[arg-type]
+            recipe = Recipe.for_split(split, batch_size=4, crops=empty, phases=empty)  # type: ignore[arg-type]
+            assert (recipe, recipe.fingerprint()) == (plain, plain.fingerprint())
+            assert hash(recipe) == hash(plain)
 
 
 def test_crops_may_be_augmented_harder_with_time() -> None:

@@ -1,5 +1,6 @@
 """Several crops a sample and sizes by epoch, from the real daemon to both loaders."""
 
+import json
 import logging
 import os
 import re
@@ -15,6 +16,7 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
+from feeder.cli.main import main
 from feeder.dataset.opened import Dataset
 from feeder.errors import ConfigError, ProtocolError
 from feeder.plan.packing import pixel_layout_of
@@ -280,6 +282,22 @@ def test_a_bad_shape_is_one_line(
         with pytest.raises(ConfigError, match=message) as caught:
             make_loader(endpoints["ipc"], kind, **options)
         assert "\n" not in str(caught.value)
+
+
+def test_a_served_preview_shows_the_crops_that_the_dataset_has(
+    rows: Rows, endpoints: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sheets: list[NDArray[np.uint8]] = []
+    monkeypatch.setattr(
+        "feeder.cli.contact_sheet.draw_contact_sheet",
+        lambda pictures, *_, **__: sheets.append(pictures),
+    )
+    more = ["--images", "10", "--epoch", "1", "--out", str(tmp_path / "sheet.png")]
+    more += ["--batch-size", str(BATCH), "--recipe", f"crops={json.dumps(CROPS)}"]
+    served = ["--from", endpoints["tcp"], "--dataset", "shapes"]
+    assert main(["preview", *served, *more]) == main(["preview", str(rows.path), *more]) == 0
+    assert sheets[0].shape == (10, 40, 40, 3)
+    assert np.array_equal(*sheets)
 
 
 class NewerRecipe(Recipe, frozen=True, kw_only=True):
