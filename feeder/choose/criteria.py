@@ -109,7 +109,7 @@ def read_array(where: str, path: str) -> NDArray[Any]:
             return np.lib.format.read_array(file, allow_pickle=False)
     except OSError as error:
         raise ConfigError(f"{where}: it cannot be read: {error.strerror}") from None
-    except (ValueError, EOFError):
+    except (ValueError, EOFError, OverflowError):
         raise ConfigError(f"{where}: it is not an array of numpy (np.save)") from None
 
 

@@ -72,15 +72,14 @@ def read_weighting(
     files = dict[int, WeightFile]()
     for text in columns:
         start, equals, path = text.partition("=")
-        epoch = int(start) if equals and start.isdecimal() else None
-        if epoch is None and (len(columns) > 1 or not text):
-            raise ConfigError(f"--weights {text}: where several hold, write EPOCH=FILE for each")
-        epoch = epoch or 0
+        if not (equals and start.isdecimal() and len(start) <= len(str(MAX_EPOCH))):
+            if len(columns) > 1 or not text:
+                raise ConfigError(f"--weights {text}: write EPOCH=FILE, for each of several files")
+            start, path = "0", text
+        epoch = int(start)
         if epoch in files or epoch > MAX_EPOCH:
             raise ConfigError(f"--weights {text}: epoch {epoch} is given twice, or too large")
-        files[epoch] = _read_file(
-            f"--weights {text}", path if equals and start.isdecimal() else text
-        )
+        files[epoch] = _read_file(f"--weights {text}", path)
     if files and 0 not in files:
         raise ConfigError(f"--weights: none holds at epoch 0, the first is {min(files)}=…")
     return Weighting(

@@ -1,5 +1,6 @@
 """How often samples are drawn: the weights, shares and draws that ``feeder select`` writes."""
 
+import io
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
@@ -350,10 +351,12 @@ def test_bad_weights_from_python_are_one_line(
         ("--epoch-samples -1", "--epoch-samples -1: it must be"),
         ("--epoch-samples 2147483648", "it must be 1 .. "),
         ("--weights W --balance sqrt", "--weights and --balance: give one of them"),
-        ("--weights W --weights 3=W --epoch-samples 9", "write EPOCH=FILE for each"),
+        ("--weights W --weights 3=W --epoch-samples 9", "write EPOCH=FILE, for each"),
         ("--weights 0=W --weights 3=W", "need --epoch-samples N, the same in all epochs"),
         ("--weights 0=W --weights 0=W --epoch-samples 9", "epoch 0 is given twice"),
         ("--weights 0=W --weights 2147483648=W --epoch-samples 9", "or too large"),
+        ("--weights=", "--weights : write EPOCH=FILE"),
+        ("--weights 99999999999=W", "it cannot be read: No such file"),
         ("--weights 3=W", "none holds at epoch 0, the first is 3=…"),
         ("--weights /no/file.csv", "--weights /no/file.csv: it cannot be read: No such file"),
         ("--weights /no/file.npy", "--weights /no/file.npy: it cannot be read: No such file"),
@@ -453,13 +456,14 @@ def test_bad_arrays_are_one_line(home: Path, tmp_path: Path, values: np.ndarray,
 
 
 def test_files_that_are_no_arrays_are_one_line(home: Path, tmp_path: Path) -> None:
-    for name in ("empty", "text", "archive"):
-        path = tmp_path / f"{name}.npy"
-        if name == "archive":
-            with open(path, "wb") as file:
-                np.savez(file, weights=np.ones(23))
-        else:
-            path.write_text("1,2,3" * (name == "text"))
+    path = tmp_path / "w.npy"
+    np.save(path, np.ones(23))
+    whole = path.read_bytes()
+    archive = io.BytesIO()
+    np.savez(archive, weights=np.ones(23))
+    endless = whole.replace(b"(23,), }" + 20 * b" ", b"(%d,), }" % 10**22)
+    for data in (b"", b"1,2,3", whole[:20], whole[:-1], endless, archive.getvalue()):
+        path.write_bytes(data)
         line = refused(home, "cats", "--weights", str(path))
         assert "it is not an array of numpy (np.save)" in line
 
