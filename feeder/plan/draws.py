@@ -20,7 +20,6 @@ Invariant: integers only, so all is the same on every machine; n · w and n · n
 
 import functools
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Final, NamedTuple, Self
 
 import numpy as np
@@ -58,31 +57,31 @@ class Component(NamedTuple):
     share: int = 1
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Draws:
-    """What decides how often an epoch draws each sample.
+    """What decides how often an epoch draws each sample; immutable."""
 
-    weights: uint32 (samples,) each; the sum over each component is positive in every one.
-    epochs: from which each of the weights holds; ascending, the first is 0.
-    components: one after the other, all samples.
-    piece: samples, the unit in which they are read; a power of two.
-    """
-
-    weights: Sequence[NDArray[np.uint32]]
-    epochs: tuple[int, ...] = (0,)
-    components: tuple[Component, ...]
-    piece: int
-    lines: tuple[tuple["WeightLine", ...], ...] = ()
-    """By weights and component; made from the above."""
-
-    def __post_init__(self) -> None:
-        lines = [
-            tuple(WeightLine(column[part.first : part.end], part.first) for part in self.components)
-            for column in self.weights
+    def __init__(
+        self,
+        *,
+        weights: Sequence[NDArray[np.uint32]],
+        epochs: Sequence[int] = (0,),
+        components: Sequence[Component],
+        piece: int,
+    ) -> None:
+        """Each of ``weights`` (samples,) holds from one of ``epochs`` on, which ascend from 0; its
+        sum over each of the ``components``, which have all samples in turn, is positive. ``piece``
+        is the unit in which samples are read, a power of two."""
+        self.samples = len(weights[0])
+        self.epochs = epochs
+        self.components = components
+        self.piece = piece
+        self.lines = [
+            [WeightLine(column[part.first : part.end], part.first) for part in components]
+            for column in weights
         ]
-        object.__setattr__(self, "lines", tuple(lines))
+        """By weights and component."""
 
-    def lines_at(self, epoch: int) -> tuple["WeightLine", ...]:
+    def lines_at(self, epoch: int) -> "list[WeightLine]":
         """Return the line of each component in an epoch."""
         column = sum(first <= epoch for first in self.epochs) - 1
         return self.lines[column]

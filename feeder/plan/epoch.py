@@ -72,7 +72,7 @@ class ShardLayout:
     @property
     def ids(self) -> int:
         """The end of the sample ids: ``samples``, unless these are draws."""
-        return self.samples if self.draws is None else len(self.draws.weights[0])
+        return self.samples if self.draws is None else self.draws.samples
 
     def locate(self, sample_ids: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Return the shard and the row in it of each of ``sample_ids``, both int64 (n,).
