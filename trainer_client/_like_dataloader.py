@@ -36,7 +36,8 @@ class DatasetInfo:
     fingerprint: str
     """The content fingerprint: a hash of images, labels, classes, order and number of shards."""
     samples: int
-    """The number of samples, over all ranks."""
+    """The number of samples, over all ranks; of a selection with weights or a mix, the number of
+    draws of an epoch."""
     label_kind: Literal["index", "multi", "float", "none"] = "index"
     """What a sample has: one class, any number of classes, floats, or no label. ``Batch`` documents
     a batch's labels of each."""
