@@ -9,7 +9,7 @@ lanes that are permuted as a whole: the order before version 4 of states, where 
 
 import argparse
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import partial
 from time import process_time
 from typing import Any, Final
@@ -17,7 +17,9 @@ from typing import Any, Final
 import numpy as np
 
 from feeder.client.core.owners import Ownership
+from feeder.plan.draws import WEIGHT_MAX, Component, Draws
 from feeder.plan.epoch import EpochPlan, LastBatch, ShardLayout
+from feeder.plan.lanes import piece_samples
 
 from ..machine import choose_core, describe_machine, pinned_to
 from ..report import Report, Result, single, summarise
@@ -53,13 +55,31 @@ def run(arguments: argparse.Namespace) -> Report:
         sizes = {"imagenet": (_IMAGENET, batch), "21k": (_IMAGENET_21K, 1024)}
         for name, (samples, size) in sizes.items():
             rows.append(_time_batches(name, _plan(samples, size, epoch=1), arguments.rounds))
+        for name, shares in {"21k-weighted": (1,), "21k-mix": (7, 3)}.items():
+            draws = _draw(_IMAGENET_21K, shares)
+            plan = _plan(_IMAGENET_21K, batch, epoch=1, draws=draws)
+            rows.append(_time_batches(name, plan, arguments.rounds))
     measured = {"batch size": batch, "epochs": epochs, "rounds": arguments.rounds}
     machine = describe_machine({"planning": core})
     return Report(bench="order", machine=machine, results=rows, measured=measured)
 
 
-def _plan(samples: int, batch_size: int, *, epoch: int, **shape: int) -> EpochPlan:
-    layout = ShardLayout(samples=samples, shards=_SHARDS, size_bytes=samples * _IMAGE_BYTES)
+def _draw(samples: int, shares: Sequence[int]) -> Draws:
+    """Weights of an uneven kind, and equal parts of the samples with these shares."""
+    edges = [samples * part // len(shares) for part in range(len(shares) + 1)]
+    parts = zip(edges, edges[1:], shares, strict=False)
+    return Draws(
+        weights=[np.random.default_rng(0).integers(1, WEIGHT_MAX, samples, np.uint32)],
+        components=[Component(*part) for part in parts],
+        piece=piece_samples(samples, samples * _IMAGE_BYTES),
+    )
+
+
+def _plan(
+    samples: int, batch_size: int, *, epoch: int, draws: Draws | None = None, **shape: int
+) -> EpochPlan:
+    size_bytes = samples * _IMAGE_BYTES
+    layout = ShardLayout(samples=samples, shards=_SHARDS, size_bytes=size_bytes, draws=draws)
     return EpochPlan(
         layout,
         batch_size=batch_size,
