@@ -36,7 +36,7 @@ from feeder.metrics.records import StoreRecord
 from feeder.plan.recipe import Recipe
 from feeder.sample.reader import SampleReader
 from feeder.wire.messages import Failed, Welcome
-from tests.support.daemon import DEADLINE_S, Daemon, Key, RawClient, small_recipe
+from tests.support.daemon import DEADLINE_S, Daemon, Key, RawClient, small_recipe, wait_until
 from tests.support.sources import encoded
 from tests.support.stores import loopback_store
 from tests.support.synthetic_sets import Sample, write_set
@@ -258,6 +258,7 @@ def take_epoch(endpoint: str, dataset: str, order: Mapping[str, int] = WINDOWED)
 
 
 def store_record(endpoint: str) -> StoreRecord:
+    wait_until(lambda: request_report(endpoint, DEADLINE_S).store is not None, "a fetcher's record")
     record = request_report(endpoint, DEADLINE_S).store
     assert record is not None, "the fetcher has sent a record"
     return record

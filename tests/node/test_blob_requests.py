@@ -1,5 +1,6 @@
 """Other feeders' requests for blobs: what is there, which worker reads it, and what is refused."""
 
+import itertools
 import os
 from pathlib import Path
 from types import SimpleNamespace
@@ -100,15 +101,18 @@ def test_a_daemon_sends_the_blobs_of_its_dataset(packed: Path, dataset: Dataset)
         for location in dataset.find_blobs(np.array(ids), dataset.read_records(np.array(ids)))
     ]
     with serve(packed, workers=1) as daemon, StatsLink(daemon.endpoint) as link:
-        request = BlobsRequest(content=dataset.content, sample_ids=ids)
-        answer = link.request(request, Blobs, DEADLINE_S)
-        assert answer.sizes == tuple(map(len, blobs))
-        assert bytes(link.frames[0].buffer) == b"".join(blobs)
+        received: list[bytes] = []
+        while len(received) < len(ids):  # a busy worker sends fewer at a time
+            request = BlobsRequest(content=dataset.content, sample_ids=ids[len(received) :])
+            answer = link.request(request, Blobs, DEADLINE_S)
+            frame = bytes(link.frames[0].buffer)
+            ends = [*itertools.accumulate(answer.sizes, initial=0)]
+            received += [frame[at:end] for at, end in itertools.pairwise(ends)]
+        assert received == blobs
         with pytest.raises(DatasetError, match="no dataset with content fingerprint e is served"):
             link.request(BlobsRequest(content="e", sample_ids=(1,)), Blobs, DEADLINE_S)
-        assert link.request(request, Blobs, DEADLINE_S) == answer
         counters = daemon.counters()
-        assert counters["blobs_sent"] == 2 * len(ids)
+        assert counters["blobs_sent"] == len(ids)
         assert counters["connections_opened"] == 2, "a refusal costs no connection"
 
 
