@@ -272,9 +272,10 @@ class DrawnLane:
     def count_entered(self, position: int) -> int:
         """Return how many blocks are needed up to and with the batch that has a position."""
         batch = self._batches[position // self._shares.batch_size]
+        before, rows = self._shares.rows_before(batch), self._shares.rows_of(batch)
         entered = 0
         for (which, part), ranks in zip(self._there, self._ranks, strict=True):
-            last = min(self._shares.rows_before(batch + 1)[which] - part.first, part.size)
+            last = min(before[which] + rows[which] - part.first, part.size)
             if last and (blocks := part.stream.count_begun(part.mixing.count_entered(last - 1))):
                 entered = max(entered, int(ranks[blocks - 1]) + 1)
         return entered

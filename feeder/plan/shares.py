@@ -19,9 +19,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 _GOLDEN: Final = 0x9E3779B9  # 2**32 over the golden ratio
-_FINE: Final = (
-    2**32
-)  # the least T, by scaling: steps are whole numbers near T over the golden ratio
+_FINE: Final = 2**16
+"""The least T, by scaling: a step is the next whole number from T over the golden ratio on that has
+no common divisor with T."""
 
 
 class Shares:
@@ -49,6 +49,14 @@ class Shares:
             split = min(first + rest, total)
             self._intervals.append([(first, split), (0, first + rest - split)])
 
+    def rows_of(self, batch: int) -> list[int]:
+        """Return how many rows each component has in a batch."""
+        point = batch * self._step % self._total
+        return [
+            whole + sum(first <= point < end for first, end in intervals)
+            for whole, intervals in zip(self._whole, self._intervals, strict=True)
+        ]
+
     def _rows_before(self, batch: int) -> list[int]:
         """Return how many rows each component has in batches 0 .. batch - 1."""
         return [
@@ -59,8 +67,7 @@ class Shares:
     def _components(self, batch: int) -> NDArray[np.int64]:
         """Return the component of each row of a batch, int64 (batch_size,): those of each are
         spread evenly over the batch."""
-        before, after = self.rows_before(batch), self.rows_before(batch + 1)
-        counts = np.array(after) - np.array(before)
+        counts = np.array(self.rows_of(batch))
         components = np.repeat(np.arange(len(counts)), counts)
         firsts = np.cumsum(counts) - counts
         places = np.arange(self.batch_size) - firsts[components] + 0.5
