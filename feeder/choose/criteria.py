@@ -142,7 +142,7 @@ def read_fraction(text: str, seed: int) -> Fraction:
         share = Decimal(text)
     except InvalidOperation:
         share = Decimal(0)
-    if not (share.is_finite() and 0 < share <= 1):
+    if not (share.is_finite() and Decimal(2) ** -64 <= share <= 1):
         raise ConfigError(f"--fraction {text}: it must be above 0, up to 1")
     if not 0 <= seed <= MAX_SEED:
         raise ConfigError(f"--fraction-seed {seed}: it must be 0 .. 2**64 - 1")

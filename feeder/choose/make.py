@@ -36,7 +36,7 @@ from feeder.errors import ConfigError
 from feeder.plan.draws import WEIGHTED_SAMPLES_MAX
 from feeder.plan.labels import LabelSpec
 from feeder.process.output_file import explain_write_errors, replace_file
-from feeder.process.path_text import path_to_text
+from feeder.process.path_text import path_to_text, printable
 from feeder.process.stop_signals import stop_signals_blocked
 
 
@@ -72,6 +72,8 @@ def select(
     ``feeder serve --data NAME=OUT``. Raises ConfigError, DatasetError and ResourceError.
     """
     where, texts = "feeder.select", [os.fspath(text) for text in datasets]
+    if not texts:
+        raise ConfigError(f"{where}: datasets is empty: give one at least")
     if len({*texts}) < len(texts):
         raise ConfigError(f"{where}: a dataset comes twice, as text and as a path")
     given = [None if ids is None else _as_ids(text, ids) for text, ids in datasets.items()]
@@ -97,7 +99,10 @@ def select(
                         f"{where}: weights of {text} must be an array of {len(ids)} numbers, one "
                         f"for each of its samples, got {own.dtype} {own.shape}"
                     )
-                values.append(np.zeros(part.layout.samples))
+                end = part.layout.samples
+                if ids.min() < 0 or ids.max() >= end:
+                    raise ConfigError(f"{where}: {text} has the ids 0 .. {end - 1} only")
+                values.append(np.zeros(end))
                 values[-1][ids] = own
             if by_text:
                 raise ConfigError(f"{where}: there are weights of {min(by_text)}, and no samples")
@@ -144,6 +149,8 @@ def _write(
     weighting: Weighting | None = None,
 ) -> Chosen:
     """Apply the criteria and write the file."""
+    if not name.isprintable() or not 1 <= len(name) <= 128:
+        raise ConfigError(f"the name {printable(name)!r} must have 1 .. 128 printable characters")
     if out.exists() and not is_selection(out):
         raise ConfigError(f"--out {out} exists and is no selection: choose another name")
     if len(sources.inputs) > MEMBERS_MAX:

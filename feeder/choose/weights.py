@@ -8,6 +8,7 @@ is in integers (``feeder.plan.draws``).
 
 import csv
 import math
+import operator
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
@@ -61,6 +62,13 @@ def read_weighting(
     """Return what the options say, None where there are none; ConfigError."""
     if not (columns or balance or mix or epoch_samples is not None):
         return None
+    if epoch_samples is not None:
+        try:
+            epoch_samples = operator.index(epoch_samples)
+        except TypeError:
+            raise ConfigError(
+                f"--epoch-samples {epoch_samples}: it must be a whole number"
+            ) from None
     if columns and balance:
         raise ConfigError("--weights and --balance: give one of them, both say how often")
     if epoch_samples is None and (mix or len(columns) > 1):

@@ -41,7 +41,7 @@ _COMPARISONS: Final = {
     "!=": operator.ne,
 }
 _KEYWORDS: Final = ("and", "or", "not")
-_CHARACTERS_MAX: Final = 4096
+_CHARACTERS_MAX: Final = 1000
 _DEPTH_MAX: Final = 64
 
 

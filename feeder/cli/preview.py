@@ -1,6 +1,7 @@
 """``feeder preview``: draws a contact sheet of a dataset's crops or of a served batch."""
 
 import argparse
+import contextlib
 import json
 import time
 from contextlib import closing
@@ -15,7 +16,7 @@ from feeder.cli.options import (
     read_keys,
 )
 from feeder.dataset.files import local_folder, parse_location
-from feeder.errors import ConfigError, ProtocolError
+from feeder.errors import ConfigError, PeerError, ProtocolError
 from feeder.survey.numbers import plural
 
 if TYPE_CHECKING:
@@ -153,7 +154,7 @@ def _preview_dataset(arguments: argparse.Namespace) -> "_Sheet":
 
     seed, epoch, index = arguments.seed, arguments.epoch, arguments.index
     with open_samples(arguments.dataset_path) as dataset:
-        recipe = _recipe(arguments, dataset.layout.ids).at(epoch)
+        recipe = _recipe(arguments, dataset.layout.samples).at(epoch)
         plan = recipe.plan_epoch(dataset.layout, seed=seed, epoch=epoch)
         _check_index(index, plan.batches, recipe)
         count = min(_samples(arguments, recipe), plan.valid(index))
@@ -253,9 +254,11 @@ def _preview_served(arguments: argparse.Namespace) -> "_Sheet":
         crops = [unpack_levels(crop[:count], layout) for group in rows.groups for crop in group]
         pictures = beside_each_other(crops)
         captions = _repeat(name_labels(welcome.labels, labels, classes), len(crops))
-    remaining_s = max(0.1, deadline_s - time.monotonic())
-    sources = request_sources(endpoint, arguments.dataset, ids.tolist(), remaining_s, keys)
-    words = np.array([sources[number][1] for number in ids.tolist()], np.int64)
+    remaining_s = min(5.0, max(0.1, deadline_s - time.monotonic()))
+    words = ids
+    with contextlib.suppress(PeerError):  # a feeder without selections serves datasets only
+        sources = request_sources(endpoint, arguments.dataset, ids.tolist(), remaining_s, keys)
+        words = np.array([sources[number][1] for number in ids.tolist()], np.int64)
     return recipe, pictures, captions, _notes(recipe, ids, None, arguments, words)
 
 

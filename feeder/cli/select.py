@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 from feeder.cli.options import option, perform
 from feeder.dataset.files import parse_location
-from feeder.errors import ConfigError
 from feeder.process.path_text import printable
 from feeder.survey.numbers import plural
 
@@ -88,8 +87,6 @@ def run_select(arguments: argparse.Namespace) -> int:
     from feeder.choose.weights import read_weighting
 
     name, out = arguments.name, arguments.out
-    if not name.isprintable() or not 1 <= len(name) <= 128:
-        raise ConfigError(f"the name {printable(name)!r} must have 1 .. 128 printable characters")
     criteria = _read_criteria(arguments)
     given = arguments
     weighting = read_weighting(given.weights, given.balance, given.mix, given.epoch_samples)
@@ -123,16 +120,20 @@ def _read_criteria(arguments: argparse.Namespace) -> "Criteria":
     from feeder.choose.where import parse_where
 
     given, count = arguments, len(dict.fromkeys(arguments.datasets))
-    relabel, excluded = given.relabel, given.exclude_classes
+    relabel, classes, excluded = given.relabel, given.classes, given.exclude_classes
     return Criteria(
-        classes=given.classes and read_class_names("--classes", given.classes),
-        exclude_classes=read_class_names("--exclude-classes", excluded) if excluded else (),
-        listed=given.listed and read_list("--list", given.listed, count),
-        excluded=given.excluded and read_list("--exclude-list", given.excluded, count),
-        fraction=given.fraction and read_fraction(given.fraction, given.fraction_seed),
+        classes=None if classes is None else read_class_names("--classes", classes),
+        exclude_classes=() if excluded is None else read_class_names("--exclude-classes", excluded),
+        listed=None if given.listed is None else read_list("--list", given.listed, count),
+        excluded=None
+        if given.excluded is None
+        else read_list("--exclude-list", given.excluded, count),
+        fraction=None
+        if given.fraction is None
+        else read_fraction(given.fraction, given.fraction_seed),
         where=parse_where(given.where) if given.where is not None else None,
-        relabel=read_relabelling(relabel) if relabel else {},
-        relabel_where=f"--relabel {relabel}" if relabel else "",
+        relabel={} if relabel is None else read_relabelling(relabel),
+        relabel_where="" if relabel is None else f"--relabel {relabel}",
     )
 
 

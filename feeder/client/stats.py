@@ -130,7 +130,7 @@ def request_sources(
             try:
                 answer = link.request(request, Sources, timeout_s)
             except PeerError as error:
-                hint = "a feeder that does not know selections never replies to this: upgrade it"
+                hint = "or is it of a version without selections, which never replies to this?"
                 raise PeerError(f"{error}; {hint}") from error
             places = {place for place, _ in answer.rows}
             if len(answer.rows) != len(wanted) or max(places) >= len(answer.datasets):

@@ -49,7 +49,6 @@ from feeder.errors import ConfigError, DatasetError
 from feeder.plan.draws import DRAWS_MAX, WEIGHTED_SAMPLES_MAX, Component, Draws
 from feeder.plan.epoch import MAX_EPOCH, ShardLayout
 from feeder.plan.labels import INDEX_LABELS, LabelRows, LabelSpec
-from feeder.plan.lanes import piece_samples
 from feeder.process.path_text import encode_name, printable
 from feeder.process.regular_file import open_regular_file
 
@@ -110,6 +109,8 @@ class Drawing(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         tuple[tuple[int, int, int], ...], Meta(min_length=1, max_length=MEMBERS_MAX)
     ]
     """First row, end and share of each component."""
+    piece: Annotated[int, Meta(ge=1, le=SAMPLES_MAX)]
+    """Samples that are read together, which the order of an epoch depends on."""
 
 
 class SelectionHeader(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -170,7 +171,7 @@ class Selection:
                 weights=[tables[f"weights-{n}"] for n in range(len(header.draws.epochs))],
                 epochs=header.draws.epochs,
                 components=tuple(Component(*part) for part in header.draws.components),
-                piece=piece_samples(header.samples, size_bytes),
+                piece=header.draws.piece,
             )
         self.layout = ShardLayout(samples=count, shards=1, size_bytes=size_bytes, draws=draws)
         numbers = {name: number for number, name in enumerate(self.classes)}
@@ -194,12 +195,7 @@ class Selection:
         except OSError as error:
             raise DatasetError(f"the selection {where} cannot be read: {error.strerror}") from error
         selection = cls.parse(memoryview(mapped), where)
-        selection.check()
-        if content not in (None, selection.content):
-            raise DatasetError(
-                f"{where} is another selection than the one that is served: its fingerprint is "
-                f"{selection.content}, it was {content}; restore the old one or restart the daemon"
-            )
+        selection.check(content)
         return selection
 
     @classmethod
@@ -227,8 +223,13 @@ class Selection:
             raise DatasetError(f"{where} is damaged ({reason}): {_REMEDY}") from None
         return cls(header, memory, aligned(end), where)
 
-    def check(self) -> None:
-        """Compare the checksum, and every row with its member; DatasetError."""
+    def check(self, content: str | None = None) -> None:
+        """Compare the checksum, every row with its member, and ``content``; DatasetError."""
+        if content not in (None, self.content):
+            raise DatasetError(
+                f"{self.where} is another selection than the one that is served: its fingerprint "
+                f"is {self.content}, it was {content}; restore the old one or restart the daemon"
+            )
         stored = PREAMBLE.unpack_from(self.memory)[3]
         if stored != _checksum(self.memory):
             raise DatasetError(f"{self.where} is damaged (its checksum does not match): {_REMEDY}")
@@ -438,6 +439,8 @@ def _check_drawing(drawing: Drawing, samples: int) -> None:
         if first != at or not first < end <= samples or not 1 <= share <= 10**18:
             raise ValueError("the components of its mix contradict each other")
         at = end
+    if drawing.piece.bit_count() != 1:
+        raise ValueError("the pieces of its weights are no power of two")
     epochs = drawing.epochs
     is_ascending = all(a < b for a, b in itertools.pairwise(epochs))
     if at != samples or samples > WEIGHTED_SAMPLES_MAX or epochs[:1] != (0,) or not is_ascending:

@@ -28,6 +28,7 @@ from feeder.dataset.selection import (
     fingerprint_tables,
 )
 from feeder.plan.labels import LabelSpec
+from feeder.plan.lanes import piece_samples
 
 
 def merge_classes(classes: Iterable[Sequence[str]]) -> tuple[str, ...]:
@@ -48,9 +49,8 @@ def merge_rows(ids: Sequence[NDArray[np.int64]]) -> list[NDArray[np.int64]]:
         k = np.arange(count, dtype=np.int64)
         rows = k.copy()
         for other, others in enumerate(counts):
-            if other != number:
-                # count ≥ 1: without samples there is no row
-                rows += ((2 * k + 1) * others + count - (other > number)) // (2 * max(1, count))
+            if other != number and count and others:
+                rows += ((2 * k + 1) * others + count - (other > number)) // (2 * count)
         merged.append(rows)
     return merged
 
@@ -105,7 +105,16 @@ def encode_selection(
             tables["labels"][rows[place]] = own_labels[number]
     if draws is not None:
         drawing = Drawing(
-            epoch_samples=draws.epoch_samples, epochs=draws.epochs, components=tuple(parts_of_mix)
+            epoch_samples=draws.epoch_samples,
+            epochs=draws.epochs,
+            components=tuple(parts_of_mix),
+            piece=piece_samples(
+                samples,
+                sum(
+                    m.size_bytes * len(i) // m.samples
+                    for m, i in zip((members[n] for n in kept), ids, strict=True)
+                ),
+            ),
         )
         for column, weights in enumerate(draws.columns):
             table = tables[f"weights-{column}"] = np.empty(samples, "<u4")

@@ -106,7 +106,7 @@ class Fetches:
         self._due_s = 0.0 if datasets else inf  # to connect, or to send more
         self._give_up_s = time.monotonic() + PATIENCE_S  # inf while the fetcher runs
         self._hints = Hints(self._send, self._plans_of, self._parts.spread)
-        self._plan = functools.lru_cache(64)(_plan_epoch)
+        self._plan = functools.lru_cache(16)(_plan_epoch)
 
     @property
     def deadline_s(self) -> float:

@@ -129,8 +129,9 @@ class Hints:
     def _add_lane(self, order: _Order, plan: EpochPlan, lane: int) -> None:
         """Send what this host owns once a turn of its lanes has shown no new one: before that, all
         counts as owned, so that nothing is evicted in error."""
-        if lane not in order.lanes:
-            order.lanes[lane] = plan.lane_ranges(lane)
+        ranges = plan.lane_ranges(lane)
+        if order.lanes.get(lane) != ranges:  # other weights may hold in another epoch
+            order.lanes[lane] = ranges
             order.settled = 0
         elif order.settled >= 0:
             order.settled += 1

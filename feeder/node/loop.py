@@ -6,6 +6,7 @@ wrong before the first client is a FeederError, which the supervisor reports.
 """
 
 import contextlib
+import dataclasses
 import gc
 import logging
 import os
@@ -131,6 +132,11 @@ class NodeLoop:
             name: indexes.read_selection(name, selection.where)
             for name, selection in datasets.selections.items()
         }
+        for name, selection in selections.items():
+            served = datasets.served[name]
+            assert isinstance(served, ServedDataset), "its selection was opened"
+            datasets.served[name] = dataclasses.replace(served, layout=selection.layout)
+        datasets.selections = selections
         stack.callback(indexes.close)
         self._poll_set = PollSet()
         self._poll_set.add(self._wakeup.fileno(), self._on_signal)

@@ -108,4 +108,5 @@ class SelectedParts:
         cached = self._cached[self._members[name][member]]
         _, ids = self.selections[name].rows_of(member)
         counts = np.bincount(ids // cached.piece, minlength=cached.pieces)
-        return counts * _SPARSE >= cached.piece
+        there = cached.manifest.samples - np.arange(cached.pieces) * cached.piece
+        return counts * _SPARSE >= np.minimum(cached.piece, there)

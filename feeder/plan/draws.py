@@ -25,7 +25,7 @@ from typing import Final, NamedTuple, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from feeder.plan.lanes import OrderShape
+from feeder.plan.lanes import LANES_MAX, OrderShape
 from feeder.plan.rng import GAMMA_U64, Purpose, derive_key, derive_keys, mix64
 from feeder.plan.shares import Shares
 from feeder.plan.window import Mixing, Window
@@ -71,6 +71,7 @@ class Draws:
         """Each of ``weights`` (samples,) holds from one of ``epochs`` on, which ascend from 0; its
         sum over each of the ``components``, which have all samples in turn, is positive. ``piece``
         is the unit in which samples are read, a power of two."""
+        self.weights = weights
         self.samples = len(weights[0])
         self.epochs = epochs
         self.components = components
@@ -324,6 +325,7 @@ class DrawnOrder:
         """``batches`` (lanes,) are the whole batches of each; the last lane has ``rest`` more
         draws."""
         self._draws, self._shape = draws, shape
+        self.lane = functools.lru_cache(LANES_MAX)(self._make_lane)
         self._key = functools.partial(derive_key, Purpose.DRAWS, seed, epoch)
         self._shares = Shares([part.share for part in draws.components], order_batch_size)
         self._firsts = [0, *np.cumsum(batches).tolist()]
@@ -336,7 +338,7 @@ class DrawnOrder:
             )
         ]
 
-    def lane(self, lane: int) -> DrawnLane:
+    def _make_lane(self, lane: int) -> DrawnLane:
         """Return the order of a lane."""
         first, stop = self._count_before(lane), self._count_before(lane + 1)
         is_last = lane == len(self._firsts) - 2

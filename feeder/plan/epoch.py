@@ -40,7 +40,6 @@ MAX_EPOCH: Final = 2**31 - 1
 MAX_SEED: Final = 2**64 - 1
 
 _LANE_ORDERS_MAX: Final = 256  # some KB each
-_DRAWN_LANES_MAX: Final = 512  # of all plans: those of an epoch take a byte for each sample
 
 
 class LastBatch(enum.StrEnum):
@@ -172,7 +171,7 @@ class EpochPlan:
         self._lane_order: Callable[[int], LaneOrder | DrawnLane]
         self._lane_order = functools.lru_cache(_LANE_ORDERS_MAX)(self._make_lane_order)
         if self._drawn is not None:
-            self._lane_order = functools.partial(_find_drawn_lane, self._drawn)
+            self._lane_order = self._drawn.lane  # all lanes take a byte a sample
         self._permute_leftovers = KeyedPermutations(
             max(1, int(leftovers.sum())),
             np.array([derive_key(Purpose.LEFTOVER_ORDER, seed, epoch)], dtype=np.uint64),
@@ -191,7 +190,7 @@ class EpochPlan:
     def lane_ranges(self, lane: int) -> list[tuple[int, int]]:
         """Return what a lane is drawn from, as first sample ids and ends."""
         if self._drawn is not None:
-            return _find_drawn_lane(self._drawn, lane).extents()
+            return self._drawn.lane(lane).extents()
         first = int(self._starts[lane])
         return [(first, first + int(self._sizes[lane]))]
 
@@ -287,7 +286,7 @@ class EpochPlan:
         end = min(max(0, turn + 1 + ahead) * self.order_batch_size, size)
         if self.shuffle:
             order = self._lane_order(lane)
-            if order.is_whole:
+            if order.is_whole and self._drawn is None:
                 return 0, size
             return order.count_used_up(begin), order.count_entered(end - 1) if end else 0
         return min(begin, size), end
@@ -296,8 +295,10 @@ class EpochPlan:
         """Return a part of a lane, counted as in ``lane_window``, as first sample ids and ends."""
         if first >= end:
             return []
-        if self.shuffle and not (order := self._lane_order(lane)).is_whole:
-            return order.piece_ranges(first, end)
+        if self.shuffle:
+            order = self._lane_order(lane)
+            if self._drawn is not None or not order.is_whole:
+                return order.piece_ranges(first, end)
         return self._unshuffled(lane, first, end)
 
     def _unshuffled(self, lane: int, begin: int, end: int) -> list[tuple[int, int]]:
@@ -413,11 +414,6 @@ def rank_indices(batches: int, rank: int, world_size: int, last_batch: LastBatch
     steps = steps_per_rank(batches, world_size, last_batch)
     _check_range("ranks", "rank", rank, 0, world_size - 1)
     return range(rank, steps * world_size, world_size)
-
-
-@functools.lru_cache(_DRAWN_LANES_MAX)
-def _find_drawn_lane(order: DrawnOrder, lane: int) -> DrawnLane:
-    return order.lane(lane)
 
 
 def _plan_stages(whole_batches: NDArray[np.int64]) -> tuple[_Stage, ...]:

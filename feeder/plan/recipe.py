@@ -296,6 +296,13 @@ class Recipe(
     def _take_crops(self) -> None:
         """Check the groups; image_size, scale and ratio become the first group's."""
         groups = check_crops(self.crops, self.scale, self.ratio)
+        own = self.blur_probability, self.solarise_probability
+        groups = tuple(
+            CropGroup(
+                *group[:4], *(None if a == b else a for a, b in zip(group[4:], own, strict=True))
+            )
+            for group in groups
+        )
         force_setattr(self, "crops", groups)
         if not groups:
             return

@@ -43,6 +43,7 @@ class IndexMemory:
         Raises ResourceError if the system refuses such a file.
         """
         selections = selections or {}
+        self._contents = {name: selection.content for name, selection in selections.items()}
         sizes = {name: index_bytes(*described) for name, described in datasets.items()}
         self.starts: dict[str, int] = {}
         """Where the part of each dataset begins."""
@@ -81,7 +82,7 @@ class IndexMemory:
         """Return a selection, which is ``where`` in messages, in this memory."""
         start, end = self.selections[name]
         selection = Selection.parse(self._memory[start:end].toreadonly(), where)
-        selection.check()  # its file may have changed while it was copied
+        selection.check(self._contents[name])  # its file may have changed while it was copied
         return selection
 
     def fileno(self) -> int:

@@ -509,3 +509,38 @@ def test_it_says_how_many_draws_there_are(home: Path) -> None:
         "epoch_samples": "1234",
         "fraction_seed": "0",
     }
+
+
+@pytest.mark.parametrize(
+    ("datasets", "fields", "line"),
+    [
+        ({}, {}, "datasets is empty"),
+        ({"cats": [100]}, {"weights": {"cats": [1.0]}}, "cats has the ids 0 .. "),
+        ({"cats": None}, {"epoch_samples": 10.0}, "it must be a whole number"),
+        ({"cats": None}, {"epoch_samples": "10"}, "it must be a whole number"),
+    ],
+)
+def test_what_python_gives_is_checked_before_a_file_is_replaced(
+    datasets: dict[str, Any], fields: dict[str, Any], line: str, home: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "s.sel"
+    given = {home / name: ids for name, ids in datasets.items()}
+    if "weights" in fields:
+        fields = {"weights": {home / name: own for name, own in fields["weights"].items()}}
+    with pytest.raises(ConfigError, match=line):
+        feeder.select("s", given, out, **fields)
+    assert not out.exists()
+
+
+def test_draws_may_be_an_integer_of_numpy(home: Path, tmp_path: Path) -> None:
+    feeder.select("s", {home / "cats": None}, tmp_path / "s.sel", epoch_samples=np.int64(10))
+    assert Selection.open(tmp_path / "s.sel").layout.samples == 10
+
+
+@pytest.mark.parametrize(
+    "option",
+    ["--list", "--exclude-list", "--fraction", "--classes", "--exclude-classes", "--relabel"],
+)
+def test_an_empty_value_is_an_error_not_all_samples(option: str, home: Path) -> None:
+    """As of a variable of the shell that is not set."""
+    assert option in refused(home, "cats", f"{option}=")

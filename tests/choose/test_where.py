@@ -63,7 +63,7 @@ def test_a_condition_holds_of_the_records_that_it_says(text: str, rows: list[int
         ("__import__('os')", "'_' has no meaning"),
         ("width > 3; x", "';' has no meaning (character 10)"),
         ("(" * 70 + "cmyk" + ")" * 70, "parentheses are nested too deeply"),
-        ("cmyk and " * 600, "it has 5400 characters, 4096 are allowed"),
+        ("cmyk and " * 600, "it has 5400 characters, 1000 are allowed"),
     ],
 )
 def test_what_is_no_condition_is_one_line_with_the_place(text: str, problem: str) -> None:

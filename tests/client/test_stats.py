@@ -132,6 +132,9 @@ def test_sources_of_other_samples_break_the_protocol(rows: list[tuple[int, int]]
 
 def test_a_feeder_that_does_not_know_selections_is_one_line() -> None:
     """It drops what it cannot parse."""
-    with ReportNode(healthy()) as node, pytest.raises(PeerError, match="upgrade it") as caught:
+    with (
+        ReportNode(healthy()) as node,
+        pytest.raises(PeerError, match="version without selections") as caught,
+    ):
         request_sources(node.endpoint, "all", [5], 0.2)
     assert "\n" not in str(caught.value)

@@ -365,7 +365,7 @@ def test_a_header_that_contradicts_itself_is_one_line(data: bytes, text: str) ->
     assert "restore it or make it again" in str(caught.value)
 
 
-DRAWS = {"epoch_samples": 100, "epochs": [0, 5], "components": [[0, 3, 7], [3, 5, 3]]}
+DRAWS = {"epoch_samples": 100, "epochs": [0, 5], "components": [[0, 3, 7], [3, 5, 3]], "piece": 8}
 
 
 @pytest.mark.parametrize(
@@ -380,6 +380,7 @@ DRAWS = {"epoch_samples": 100, "epochs": [0, 5], "components": [[0, 3, 7], [3, 5
         ({"epochs": [0, 2**31]}, "Expected `int` <= 2147483647"),
         ({"epochs": [0, -1]}, "Expected `int` >= 0"),
         ({"epochs": [0, True]}, "Expected `int`, got `bool`"),
+        ({"piece": 12}, "the pieces of its weights are no power of two"),
         ({"epoch_samples": 0}, "Expected `int` >= 1"),
         ({"epoch_samples": 2**31}, "Expected `int` <= 2147483647"),
         ({"components": []}, "of length >= 1"),

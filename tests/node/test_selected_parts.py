@@ -17,7 +17,8 @@ PIECE = 32
 
 
 def cached() -> Any:
-    return SimpleNamespace(piece=PIECE, pieces=-(-10_000 // PIECE))
+    manifest = SimpleNamespace(samples=10_000)
+    return SimpleNamespace(piece=PIECE, pieces=-(-10_000 // PIECE), manifest=manifest)
 
 
 def parts_of(*ids: list[int], names: tuple[str, ...], stored: tuple[str, ...]) -> SelectedParts:

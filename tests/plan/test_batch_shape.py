@@ -102,6 +102,8 @@ def test_groups_are_blurred_and_solarised_as_they_say() -> None:
     assert [one.solarise_probability for one in map(recipe.of_group, range(4))] == [0, 0.2, 0, 0]
     again = msgspec.msgpack.decode(msgspec.msgpack.encode(recipe), type=Recipe)
     assert (again, again.fingerprint()) == (recipe, recipe.fingerprint())
+    said = train(crops=[*views[:3], views[3] | {"blur_probability": 0.5}], blur_probability=0.5)
+    assert said == recipe
     with pytest.raises(ConfigError, match=r"crops\[0\].blur_probability must be a number 0"):
         train(crops=[{"count": 1, "size": 64, "blur_probability": 2}])
 

@@ -229,6 +229,16 @@ def test_a_lane_needs_only_what_is_announced_before_and_not_taken_back(
     assert held < 4000, "nothing was taken back"
 
 
+def test_a_lane_that_is_drawn_whole_announces_samples_not_draws() -> None:
+    plan = make_plan(weighted(*[1] * 1000), 100, lanes=2)
+    assert plan.draws_whole_lanes
+    for lane in range(2):
+        ranges = plan.window_ranges(lane, *plan.lane_window(lane, 0))
+        announced = {i for first, end in ranges for i in range(first, end)}
+        mine = [i for i in range(plan.batches) if plan.lane(i) == lane]
+        assert {s for i in mine for s in plan.samples(i).tolist()} <= announced
+
+
 def test_an_evaluation_refuses_weights() -> None:
     with pytest.raises(ConfigError, match="shuffle must be true for a selection with weights"):
         make_plan(weighted(1, 2), 10, shuffle=False)

@@ -372,6 +372,8 @@ def _check_data(table: str, values: object) -> object:
     for name in values:
         if name in _OWN_KEYS:
             raise ConfigError(f"{table} must not have {name}: it follows from {_OWN_KEYS[name]}")
+        if name == "phases":
+            raise ConfigError(f"{table} must not have phases: give image_size by epoch")
         if name == "crops":
             raise ConfigError(
                 f"{table} must not have crops: this job trains on one crop a sample, see "
