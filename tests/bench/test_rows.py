@@ -80,7 +80,9 @@ def test_order(tmp_path: Path) -> None:
     }
     for shape, hosts in itertools.product(shapes[:3], (4, 16, 24, 64)):
         expected[f"evenness/{shape}/{hosts}-hosts"] = "% of even", None
-    rows = check_rows(document, expected | alone(plan__imagenet="µs", plan__21k="µs"))
+    plans = ("imagenet", "21k", "21k-weighted", "21k-mix")
+    expected |= {f"plan/{name}": ("µs", None) for name in plans}
+    rows = check_rows(document, expected)
     assert rows["mixing/64-lanes"]["value"] > 97 > rows["mixing/512-lanes/whole"]["value"]
     assert rows["working-set/64-lanes"]["value"] == pytest.approx(16, abs=0.01)
     assert rows["first-batch/64-lanes"]["value"] < 1000
