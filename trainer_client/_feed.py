@@ -30,7 +30,7 @@ from trainer_client._ranks import Ranks
 MAX_TIMEOUT_S: Final = 86_400
 
 AnyBatch = TypeVar("AnyBatch")
-_Fact = TypeVar("_Fact")
+_Answer = TypeVar("_Answer")
 
 ImageSize: TypeAlias = int | Mapping[int, int] | Mapping[str, int]
 """Pixels, also by epoch: {0: 128, 30: 160}; the keys may be texts, as in JSON and TOML."""
@@ -276,11 +276,9 @@ class Feed(Generic[AnyBatch]):
 
     def request_sources(self, sample_ids: Iterable[int]) -> dict[int, tuple[str, int]]:
         """Dataset and id there of samples by id, from the first feeder that replies in time."""
-        return self._request(request_sources, sample_ids)
+        return self._request(request_sources, sample_ids)[0]
 
-    def _request(
-        self, request: Callable[..., dict[int, _Fact]], sample_ids: Iterable[int]
-    ) -> dict[int, _Fact]:
+    def _request(self, request: Callable[..., _Answer], sample_ids: Iterable[int]) -> _Answer:
         dataset, content = self._session.job.hello.dataset, self.welcome.content
         problem: FeederError = PeerError(
             f"{self.name}: no feeder serves this loader now: try again later"

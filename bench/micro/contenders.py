@@ -257,7 +257,8 @@ class PreparedSamples(Filling):
         plan = plan_decode(grids, crops.boxes, crops.scales, self._recipe.image_size)
         fields = ("first_mcu", "end_mcu", "first_row", "end_row", "width", "height")
         windows = zip(*(getattr(plan.windows, field).tolist() for field in fields), strict=True)
-        columns = (crops.scales, plan.boxes, plan.origins, crops.flips)
+        origins = np.stack([plan.windows.x, plan.windows.y], axis=1) // crops.scales[:, None]
+        columns = (crops.scales, plan.boxes, origins, crops.flips)
         return [*map(_Tiles, windows, *(column.tolist() for column in columns))]
 
     def _plan_whole(self, first: int, end: int) -> Iterator[tuple[Any, ...]]:

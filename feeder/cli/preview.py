@@ -213,7 +213,7 @@ def _preview_served(arguments: argparse.Namespace) -> "_Sheet":
     """Show a batch that the daemon at ``--from`` serves."""
     import numpy as np
 
-    from feeder.cli.contact_sheet import beside_each_other, name_labels
+    from feeder.cli.contact_sheet import Note, beside_each_other, name_labels
     from feeder.client.core.links import Job
     from feeder.client.core.prefetch import BatchSequence
     from feeder.client.core.session import ClientSession
@@ -255,11 +255,16 @@ def _preview_served(arguments: argparse.Namespace) -> "_Sheet":
         pictures = beside_each_other(crops)
         captions = _repeat(name_labels(welcome.labels, labels, classes), len(crops))
     remaining_s = min(5.0, max(0.1, deadline_s - time.monotonic()))
-    words = ids
+    words, is_drawn = ids, False
     with contextlib.suppress(PeerError):  # a feeder without selections serves datasets only
-        sources = request_sources(endpoint, arguments.dataset, ids.tolist(), remaining_s, keys)
+        sources, is_drawn = request_sources(
+            endpoint, arguments.dataset, ids.tolist(), remaining_s, keys
+        )
         words = np.array([sources[number][1] for number in ids.tolist()], np.int64)
-    return recipe, pictures, captions, _notes(recipe, ids, None, arguments, words)
+    notes = _notes(recipe, ids, None, arguments, words)
+    if is_drawn:  # what was done depends on how often a sample came before, which is not sent
+        notes = [Note(note.facts) for note in notes]
+    return recipe, pictures, captions, notes
 
 
 def _samples(arguments: argparse.Namespace, recipe: "Recipe") -> int:
@@ -332,8 +337,13 @@ def describe_recipe(recipe: "Recipe") -> str:
     crop = f"short side to {recipe.resize_size} px, centre crop of {recipe.image_size} px"
     if recipe.crops:
         groups = [
-            f"{count} of {_describe_crop(recipe.of_group(number))}"
-            for number, (count, _) in enumerate(recipe.group_shapes)
+            f"{group.count} of {_describe_crop(recipe.of_group(number))}"
+            + "".join(
+                f", {name.removesuffix('_probability')} {100 * probability:.3g} %"
+                for name, probability in zip(group._fields[4:], group[4:], strict=True)
+                if probability is not None
+            )
+            for number, group in enumerate(recipe.crops)
         ]
         crop = f"random-resized crops: {'; '.join(groups)}"
     elif recipe.crop == "random-resized":

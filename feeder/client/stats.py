@@ -88,23 +88,15 @@ def request_names(
     if missing and not 0 <= missing[0] <= missing[-1] < SAMPLES_LIMIT:
         beyond = missing[0] if missing[0] < 0 else missing[-1]
         raise ConfigError(f"dataset {dataset!r} has no sample {beyond}: ids are 0 or more")
-    by_s = time.monotonic() + timeout_s
     with StatsLink(endpoint, keys) as link:
         while missing:
             wanted = tuple(missing[:MAX_NAMES])
             request = NamesRequest(dataset=dataset, content=content, sample_ids=wanted)
-            try:
-                answer = link.request(request, Names, timeout_s)
-            except RateError as error:
-                if time.monotonic() >= by_s:
-                    raise PeerError(str(error)) from None
-                time.sleep(_RATE_PAUSE_S)
-                continue
+            answer = _request_patiently(link, request, Names, timeout_s)
             if len(answer.names) > len(wanted):
                 raise ProtocolError(f"{endpoint} breaks the protocol: more names than requested")
             names.update(zip(wanted, map(decode_name, answer.names), strict=False))
             del missing[: len(answer.names)]
-            by_s = time.monotonic() + timeout_s
     return names
 
 
@@ -116,28 +108,44 @@ def request_sources(
     keys: ClientKeys | None = None,
     *,
     content: str = "",
-) -> dict[int, tuple[str, int]]:
-    """Where the samples of a selection are from, by id: the dataset's name, and the id there.
+) -> tuple[dict[int, tuple[str, int]], bool]:
+    """Where the samples of a selection are from, by id: the dataset's name, and the id there; and
+    whether they are drawn by weight.
 
     Those of a dataset are from itself. Arguments and errors are as for ``request_names``.
     """
     sources: dict[int, tuple[str, int]] = {}
-    missing = sorted(set(sample_ids))
+    missing, is_drawn = sorted(set(sample_ids)), False
     with StatsLink(endpoint, keys) as link:
         for first in range(0, len(missing), MAX_SOURCES):
             wanted = tuple(missing[first : first + MAX_SOURCES])
             request = SourcesRequest(dataset=dataset, content=content, sample_ids=wanted)
             try:
-                answer = link.request(request, Sources, timeout_s)
+                answer = _request_patiently(link, request, Sources, timeout_s)
             except PeerError as error:
                 hint = "or is it of a version without selections, which never replies to this?"
                 raise PeerError(f"{error}; {hint}") from error
+            is_drawn = answer.is_drawn
             places = {place for place, _ in answer.rows}
             if len(answer.rows) != len(wanted) or max(places) >= len(answer.datasets):
                 raise ProtocolError(f"{endpoint} breaks the protocol: sources of other samples")
             for sample_id, (place, own_id) in zip(wanted, answer.rows, strict=True):
                 sources[sample_id] = answer.datasets[place][0], own_id
-    return sources
+    return sources, is_drawn
+
+
+def _request_patiently(
+    link: "StatsLink", request: _Request, kind: type[_Answer], timeout_s: float
+) -> _Answer:
+    """Request again while the feeder limits the rate; PeerError once ``timeout_s`` is over."""
+    by_s = time.monotonic() + timeout_s
+    while True:
+        try:
+            return link.request(request, kind, timeout_s)
+        except RateError as error:
+            if time.monotonic() >= by_s:
+                raise PeerError(str(error)) from None
+            time.sleep(_RATE_PAUSE_S)
 
 
 def report_in(answer: HostStats, endpoint: str) -> HostReport:

@@ -85,10 +85,8 @@ class SelectedParts:
         self, request: SourcesRequest, served: Mapping[str, ServedDataset | str]
     ) -> Sources:
         """Answer a request that was not refused: where its samples are from."""
-        ids, selection = (
-            np.array(request.sample_ids, np.int64),
-            self.selections.get(request.dataset),
-        )
+        ids = np.array(request.sample_ids, np.int64)
+        selection = self.selections.get(request.dataset)
         if selection is None:
             dataset = served[request.dataset]
             assert isinstance(dataset, ServedDataset), "else it was refused"
@@ -101,6 +99,7 @@ class SelectedParts:
                 for member in selection.members
             ),
             rows=tuple(zip(numbers.tolist(), own_ids.tolist(), strict=True)),
+            is_drawn=selection.layout.draws is not None,
         )
 
     def _find_dense_pieces(self, name: str, member: int) -> NDArray[np.bool_]:

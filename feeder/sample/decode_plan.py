@@ -30,8 +30,6 @@ class DecodePlan:
     windows: TileWindows
     boxes: NDArray[np.float64]
     """(n, 4): left, top, right, bottom in pixels of the whole image, decoded at its scale."""
-    origins: NDArray[np.int64]
-    """(n, 2): x and y of the window's first pixel in the same."""
 
 
 def plan_decode(
@@ -63,11 +61,7 @@ def plan_decode(
     # In the whole picture's pixels and rounded as in Pillow, so that every weight is Pillow's:
     # positions from the window's edge would round differently.
     corners = np.concatenate([start, start + side], axis=1).astype(np.float32).astype(np.float64)
-    return DecodePlan(
-        windows=windows,
-        boxes=corners,
-        origins=np.stack([windows.x, windows.y], axis=1) // scales[:, None],
-    )
+    return DecodePlan(windows=windows, boxes=corners)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -82,7 +82,7 @@ class SampleReader:
         """
         assert not recipe.phases, "a reader makes rows of one size"
         self._dataset = dataset
-        self._recipe = recipe
+        self.recipe = recipe
         self._decoder = decoder
         self._decode_version = vectors
         self._resize_version = resize.version_beside(vectors)

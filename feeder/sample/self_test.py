@@ -82,8 +82,8 @@ RECIPES: Final = (
 """They cover every interpolation, every scale of decoding and every operation of augmentation."""
 
 CROPS: Final = _recipe("train", 48, crops=((2, 48, (0.4, 1.0)), (4, 24, (0.05, 0.4))))
-"""Several crops that share decodes. They are compared, but no part of the hash: feeders that make
-the batches of today's recipes alike agree, whether or not they know crops."""
+"""Several crops that share decodes. They are compared with others, but no part of the hash: each
+has the bytes of a recipe with one crop."""
 
 
 def compute_self_test(decoder: Decoder = "own") -> str:

@@ -224,10 +224,7 @@ class NamesRequest(_Message, frozen=True, kw_only=True):
 
 
 class SourcesRequest(_Message, frozen=True, kw_only=True):
-    """Requests which samples of which datasets those of a selection are; needs no session.
-
-    ``content`` is as in NamesRequest.
-    """
+    """Requests which samples of which datasets those of a selection are, as NamesRequest does."""
 
     dataset: Name
     content: Annotated[str, Meta(max_length=128, pattern=_NO_CONTROLS)] = ""
@@ -391,8 +388,9 @@ class Names(_Message, frozen=True, kw_only=True):
 class Sources(_Message, frozen=True, kw_only=True):
     """Answers a SourcesRequest: ``datasets`` are the names and content fingerprints of those that a
     selection has samples of, or a dataset's own; ``rows``, by sample, the position in these and the
-    sample id there."""
+    sample id there. ``is_drawn``: by weight, so a sample may come several times in an epoch."""
 
+    is_drawn: bool = False
     datasets: Annotated[tuple[tuple[Text, Name], ...], Meta(min_length=1, max_length=MAX_MEMBERS)]
     rows: Annotated[tuple[SourceRow, ...], Meta(min_length=1, max_length=MAX_SOURCES)]
 

@@ -118,7 +118,8 @@ def test_sources_of_many_samples_are_asked_for_in_parts() -> None:
     with ReportNode(healthy()) as node:
         node.answer_sources = answer
         found = request_sources(node.endpoint, "all", ids, WAIT_S, content="f")
-    assert found == {number: (("cats", "birds")[number % 2], 10 * number) for number in ids}
+    expected = {number: (("cats", "birds")[number % 2], 10 * number) for number in ids}
+    assert found == (expected, False)
     assert requests == [MAX_SOURCES, 3]
 
 

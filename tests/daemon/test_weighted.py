@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import feeder
+from feeder.cli.contact_sheet import Note, draw_contact_sheet
 from feeder.client.stats import request_report
 from feeder.dataset.opened import Dataset
 from feeder.dataset.selection import Selection
@@ -249,8 +250,16 @@ def test_a_state_of_other_weights_is_one_line(daemon: Daemon) -> None:
 
 
 def test_preview_draws_the_crops_of_a_weighted_selection(
-    daemon: Daemon, home: Path, tmp_path: Path
+    daemon: Daemon, home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    notes: list[list[Note]] = []
+    monkeypatch.setattr(
+        "feeder.cli.contact_sheet.draw_contact_sheet",
+        lambda *arguments, **texts: (
+            notes.append(texts["notes"]),
+            draw_contact_sheet(*arguments, **texts),
+        ),
+    )
     served = ("--from", daemon.endpoint, "--dataset", "mix")
     for number, words in enumerate([(home / "mix.sel",), served]):
         out = tmp_path / f"{number}.png"
@@ -258,6 +267,10 @@ def test_preview_draws_the_crops_of_a_weighted_selection(
         result = call_feeder("preview", *words, *more)
         assert result.returncode == 0, result.stderr
         assert out.stat().st_size > 1000
+    known, sent = notes
+    assert [note.facts[0] for note in known] == [note.facts[0] for note in sent]
+    assert any(note.operations for note in known)
+    assert not any(note.operations for note in sent), "the number of a draw is not sent"
     evaluation = ("--split", "val", "--out", tmp_path / "val.png")
     line = error_line(call_feeder("preview", home / "mix.sel", *evaluation))
     assert "split must be train for a selection with weights" in line

@@ -83,7 +83,7 @@ def assert_equal(
     cached: SampleReader, ids: NDArray[np.int64], *, seed: int = 0, epoch: int = 0
 ) -> None:
     """The rows are those of a reader without a cache."""
-    plain = SampleReader(cached._dataset, cached._recipe)
+    plain = SampleReader(cached._dataset, cached.recipe)
     want, want_labels = make_rows(plain, ids, seed=seed, epoch=epoch)
     pixels, labels = make_rows(cached, ids, seed=seed, epoch=epoch)
     wrong = np.flatnonzero((pixels != want).any(axis=(1, 2, 3)))

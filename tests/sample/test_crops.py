@@ -62,8 +62,8 @@ def make_crops(
     reader: SampleReader, ids: NDArray[np.int64], *, seed: int = 0, epoch: int = 0
 ) -> list[Pixels]:
     """Return the pixels of each crop, in the recipe's packing."""
-    layout = pixel_layout_of(reader._recipe.packing)
-    shapes = [layout.image_shape(size) for size in reader._recipe.crop_sizes]
+    layout = pixel_layout_of(reader.recipe.packing)
+    shapes = [layout.image_shape(size) for size in reader.recipe.crop_sizes]
     pixels: list[Pixels] = [np.full((len(ids), *shape), 99, layout.dtype) for shape in shapes]
     labels = np.full(len(ids), -7, np.int64)
     reader.fill(ids, seed=seed, epoch=epoch, pixels=pixels[0], labels=labels, further=pixels[1:])

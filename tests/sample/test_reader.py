@@ -268,7 +268,7 @@ def test_window_gives_the_same_pixels_as_the_whole_picture(
         max(1.0, FILTER_SUPPORT[resampling]),
     )
     whole = rgbx(4 * width * height + SLACK_BYTES, data.draw(st.integers(0, 2**32), "pixels"))
-    (x, y), box = plan.origins[0].tolist(), plan.boxes[0].tolist()
+    x, y, box = int(plan.windows.x[0]), int(plan.windows.y[0]), plan.boxes[0].tolist()
     shown = (int(plan.windows.width[0]), int(plan.windows.height[0]))
     window = np.full(4 * shown[0] * shown[1] + SLACK_BYTES, 200, np.uint8)
     pixels = whole[: 4 * width * height].reshape(height, width, 4)

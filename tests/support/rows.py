@@ -31,7 +31,7 @@ def make_rows(
     reader: SampleReader, ids: NDArray[np.int64], *, seed: int = 0, epoch: int = 0
 ) -> tuple[NDArray[Any], NDArray[np.int64]]:
     """Return the pixels, in the recipe's packing, and the labels."""
-    recipe = reader._recipe
+    recipe = reader.recipe
     layout = pixel_layout_of(recipe.packing)
     pixels = np.full((len(ids), *layout.image_shape(recipe.image_size)), 99, layout.dtype)
     labels = np.full(len(ids), -7, np.int64)
