@@ -83,6 +83,7 @@ FIELDS: dict[str, st.SearchStrategy[Any]] = {
     "sizes": st.lists(st.integers(0, MAX_BLOBS_BYTES), min_size=1).map(tuple),
     "counters": st.dictionaries(names, counters, max_size=5),
     "report": st.none(),
+    "is_drawn": st.booleans(),
     "datasets": st.lists(st.tuples(texts, names), min_size=1, max_size=3).map(tuple),
     "rows": st.lists(st.tuples(st.integers(0, 1023), indices), min_size=1, max_size=9).map(tuple),
 }
