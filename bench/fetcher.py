@@ -42,8 +42,7 @@ from feeder.plan.packing import Pixels
 from feeder.plan.recipe import Recipe
 from feeder.process.child import die_with_parent, python_command
 from feeder.process.stop_signals import StopSignals
-from feeder.sample.reader import SampleReader
-from feeder.sample.selected_reader import SelectedReader
+from feeder.sample.selected_reader import make_reader
 from feeder.security.keys import ClientKeys
 from feeder.wire.messages import BatchKey, Hello
 
@@ -162,12 +161,7 @@ class LocalBatches:
         self.dataset, self.recipe, self._seed = dataset, recipe, seed
         self._plan = lru_cache(1)(partial(recipe.plan_epoch, dataset.layout, seed=seed))
         self.batches = self._plan(epoch=0).batches  # of every epoch
-        self._reader: SampleReader | SelectedReader
-        if isinstance(dataset, Dataset):
-            self._reader = SampleReader(dataset, recipe)
-        else:
-            members = dataset.member
-            self._reader = SelectedReader(dataset, lambda n: SampleReader(members(n), recipe))
+        self._reader = make_reader(dataset, recipe)
 
     def make(self, number: int) -> NDArray[np.int64]:
         """Make a batch, counted through the epochs; return its sample ids."""

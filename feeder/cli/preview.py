@@ -149,8 +149,7 @@ def _preview_dataset(arguments: argparse.Namespace) -> "_Sheet":
     from feeder.dataset.opened import Dataset
     from feeder.plan.draws import DRAW_SHIFT, split_words
     from feeder.plan.packing import Pixels, pixel_layout_of, unpack_levels
-    from feeder.sample.reader import SampleReader
-    from feeder.sample.selected_reader import SelectedReader
+    from feeder.sample.selected_reader import make_reader
 
     seed, epoch, index = arguments.seed, arguments.epoch, arguments.index
     with open_samples(arguments.dataset_path) as dataset:
@@ -189,13 +188,7 @@ def _preview_dataset(arguments: argparse.Namespace) -> "_Sheet":
             layout = pixel_layout_of(recipe.packing)
             shapes = [(len(ids), *layout.image_shape(size)) for size in recipe.crop_sizes]
             pixels: list[Pixels] = [np.empty(shape, layout.dtype) for shape in shapes]
-            reader: SampleReader | SelectedReader
-            if isinstance(dataset, Dataset):
-                reader = SampleReader(dataset, recipe)
-            else:
-                members = dataset.member
-                reader = SelectedReader(dataset, lambda n: SampleReader(members(n), recipe))
-            reader.fill(
+            make_reader(dataset, recipe).fill(
                 ids,
                 draws=draws,
                 seed=seed,

@@ -10,12 +10,23 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from feeder.dataset.opened import Dataset
 from feeder.dataset.selected import SelectedDataset
 from feeder.errors import SampleError
 from feeder.plan.labels import LabelRows
 from feeder.plan.packing import Pixels
+from feeder.plan.recipe import Recipe
 from feeder.sample.cache import COUNTS
 from feeder.sample.reader import STAGES, SampleReader
+
+
+def make_reader(
+    dataset: Dataset | SelectedDataset, recipe: Recipe
+) -> "SampleReader | SelectedReader":
+    """Return a reader of what ``open_samples`` opened, without a cache of decoded images."""
+    if isinstance(dataset, Dataset):
+        return SampleReader(dataset, recipe)
+    return SelectedReader(dataset, lambda number: SampleReader(dataset.member(number), recipe))
 
 
 class SelectedReader:

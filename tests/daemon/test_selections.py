@@ -14,13 +14,11 @@ import feeder
 from feeder.choose.members import open_samples
 from feeder.client.stats import request_report
 from feeder.dataset.opened import Dataset
-from feeder.dataset.selected import SelectedDataset
 from feeder.dataset.selection import Selection
 from feeder.errors import ConfigError, DatasetError, PeerError
 from feeder.metrics.records import CacheRecord
 from feeder.plan.recipe import Recipe
-from feeder.sample.reader import SampleReader
-from feeder.sample.selected_reader import SelectedReader
+from feeder.sample.selected_reader import make_reader
 from tests.disk_cache.web_store import serve_store
 from tests.faults.remote import PIECE, write_dataset
 from tests.support.daemon import DEADLINE_S, Daemon, wait_until
@@ -86,14 +84,9 @@ def take(source: NumpyLoader, batches: int | None = None) -> Rows:
 def make(path: Path, recipe: Recipe, ids: list[int], epoch: int = 0) -> Rows:
     """The rows as this process makes them."""
     with open_samples(path) as opened:
-        reader: SampleReader | SelectedReader
-        if isinstance(opened, SelectedDataset):
-            member = opened.member
-            reader = SelectedReader(opened, lambda n: SampleReader(member(n), recipe))
-        else:
-            reader = SampleReader(opened, recipe)
         pixels = np.empty((len(ids), 32, 32, 3), np.int8)
         labels = np.empty(len(ids), np.int64)
+        reader = make_reader(opened, recipe)
         reader.fill(np.array(ids), seed=SEED, epoch=epoch, pixels=pixels, labels=labels)
     pairs = zip(ids, pixels, labels.tolist(), strict=True)
     return {number: (row.tobytes(), label) for number, row, label in pairs}

@@ -16,7 +16,7 @@ from feeder.dataset.selected import SelectedDataset
 from feeder.errors import SampleError
 from feeder.plan.recipe import Recipe
 from feeder.sample.reader import STAGES, SampleReader
-from feeder.sample.selected_reader import SelectedReader
+from feeder.sample.selected_reader import SelectedReader, make_reader
 from tests.support.synthetic_sets import MULTI, write_labelled
 
 SIZES = {"a": 23, "b": 11}
@@ -56,7 +56,7 @@ def test_rows_are_those_of_the_datasets(
     with open_samples(home / "s.sel") as opened:
         assert isinstance(opened, SelectedDataset)
         member = opened.member
-        reader = SelectedReader(opened, lambda n: SampleReader(member(n), recipe))
+        reader = make_reader(opened, recipe)
         pixels, labels = fill(reader, recipe, ids, 11)
         members, own_ids = opened.selection.split(np.array(ids))
         records = opened.read_records(np.array(ids))
@@ -97,8 +97,7 @@ def test_a_damaged_sample_is_named_by_its_dataset_and_numbered_by_the_selection(
         file.write(bytes([byte[0] ^ 1]))
     with open_samples(tmp_path / "s.sel") as opened:
         assert isinstance(opened, SelectedDataset)
-        member = opened.member
-        reader = SelectedReader(opened, lambda n: SampleReader(member(n), RECIPES[0]))
+        reader = make_reader(opened, RECIPES[0])
         with pytest.raises(
             SampleError, match=r"sample 7 \(s007\) in shard-00000.fds of "
         ) as caught:
