@@ -152,6 +152,7 @@ fd = os.memfd_create("slots", os.MFD_ALLOW_SEALING)
 os.ftruncate(fd, layout.total_bytes)
 fcntl.fcntl(fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_GROW | fcntl.F_SEAL_SHRINK)
 memory = LentMemory(fd, layout, socket.socketpair()[0])
+torch.set_num_threads(1)  # several wait for each other, on a busy machine for longer than exit does
 square, begun = torch.ones(100, 100), threading.Event()
 memory.before_unmapping(begun.set)
 memory.before_unmapping(lambda: [torch.mm(square, square) for _ in range(5000)])

@@ -8,6 +8,7 @@ import sys
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
+from types import ModuleType
 from typing import Any, get_args
 
 import numpy as np
@@ -30,10 +31,11 @@ from feeder.plan.augment import plan_augmentations
 from feeder.plan.crop import plan_crops
 from feeder.plan.operations import Operation
 from feeder.sample.self_test import (
+    AUGMENTATIONS,
+    DECODES,
     IMAGE_FOLDER,
     IMAGES,
     KEYS,
-    RECIPES,
     PackedImages,
     compute_self_test,
 )
@@ -92,18 +94,18 @@ def _change_a_level(original: Callable[..., object], of: str = "") -> Callable[.
 
 
 @pytest.mark.parametrize(
-    ("name", "version"),
+    ("owner", "name", "version"),
     [
-        *(("decode_window", version) for version in VERSIONS),
-        *(("resize_pack", version) for version in resize.VERSIONS),
+        *((feeder.sample.reader, "decode_window", version) for version in VERSIONS),
+        *((feeder.sample.reader, "resize_pack", version) for version in resize.VERSIONS),
+        *((feeder.sample.finish, "resize_pack", version) for version in resize.VERSIONS),
     ],
 )
 def test_version_with_other_pixels_is_named(
-    name: str, version: str, monkeypatch: pytest.MonkeyPatch
+    owner: ModuleType, name: str, version: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A version of resizing is named after that of decoding beside it."""
-    changed = _change_a_level(getattr(feeder.sample.reader, name), version)
-    monkeypatch.setattr(feeder.sample.reader, name, changed)
+    monkeypatch.setattr(owner, name, _change_a_level(getattr(owner, name), version))
     names = [version]
     if name == "resize_pack":
         names = [each for each in VERSIONS if resize.version_beside(each) == version]
@@ -189,7 +191,7 @@ def test_recipes_cover_every_scale_of_decoding_and_every_operation() -> None:
     assert set(records["subsampling"].tolist()) == {0, 1, 2, 3, 4, 5}
     scales: Counter[int] = Counter()
     operations: Counter[str] = Counter()
-    for recipe in RECIPES:
+    for recipe in (*DECODES, *AUGMENTATIONS):
         for seed, epoch in KEYS:
             key = {"seed": seed, "epoch": epoch, "sample_ids": ids}
             crops = plan_crops(
@@ -205,7 +207,7 @@ def test_recipes_cover_every_scale_of_decoding_and_every_operation() -> None:
     assert set(scales) == {1, 2, 4, 8}
     assert set(operations) == {*get_args(Operation), "erasing"} - {"identity"}
     assert operations["erasing"]
-    assert {recipe.interpolation for recipe in RECIPES} == {
+    assert {recipe.interpolation for recipe in DECODES} == {
         *("bilinear", "bicubic", "box", "bilinear-no-antialias")
     }
 
