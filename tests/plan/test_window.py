@@ -195,7 +195,7 @@ def test_a_small_dataset_is_shuffled_as_a_whole() -> None:
 
 def test_positions_are_fair_over_epochs_in_a_window_too() -> None:
     counts = np.zeros((96, 12), dtype=np.int64)
-    epochs = 3000
+    epochs = 1500
     for epoch in range(epochs):
         plan = EpochPlan(
             ShardLayout(samples=96, shards=1),
