@@ -57,7 +57,7 @@ class DemoPlan:
     epochs: int = 12
 
 
-QUICK: Final = DemoPlan(images=72, val_images=18, classes=3, image_size=64, batch_size=12, epochs=4)
+QUICK: Final = DemoPlan(images=72, val_images=18, classes=3, image_size=64, batch_size=12)
 
 
 def run_demo(plan: DemoPlan, folder: Path, out: Path) -> dict[str, Any]:

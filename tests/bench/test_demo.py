@@ -149,7 +149,7 @@ def test_the_demo_runs_to_its_summary(short_path: Path) -> None:
     assert "images/s end to end" in output
     out = short_path / "out"
     figures = json.loads((out / "summary.json").read_text())
-    assert (figures["trained_images"], figures["val_images"]) == (4 * 72, 18)
+    assert (figures["trained_images"], figures["val_images"]) == (12 * 72, 18)
     assert figures["last_loss"] < figures["first_loss"]
     assert [name for name in figures["daemon"] if name.startswith("batches_failed")] == []
     with Image.open(out / "batch.png") as sheet:
