@@ -53,14 +53,14 @@ DECODES: Final = (
     _recipe("val", 48, resize_size=56),
     _recipe("train", 40, interpolation="bicubic"),
     _recipe("train", 40, interpolation="box"),
-    _recipe("train", 40, interpolation="bilinear-no-antialias"),
     # Crops of nearly the whole image: the large one is decoded at 1/8 size.
     _recipe("train", 32, scale=(0.8, 1.0), ratio=(1.0, 1.3), packing="uint8-chw-rgbx"),
     _recipe("train", 32, vertical_flip_probability=0.5),  # resized to a picture, not to a batch
 )
-"""They cover every interpolation and every scale of decoding."""
+"""They cover all of which there are versions: every scale of decoding, and resizing."""
 
-AUGMENTATIONS: Final = (
+FINISHES: Final = (
+    _recipe("train", 40, interpolation="bilinear-no-antialias"),
     _recipe(
         "train",
         32,
@@ -84,7 +84,7 @@ AUGMENTATIONS: Final = (
     ),
     _recipe("train", 32, auto_augment="auto-augment"),
 )
-"""They cover every other operation. What these do comes after decoding, whatever its version."""
+"""They cover what is done to decoded images in only one way, with every operation."""
 
 CROPS: Final = _recipe("train", 48, crops=((2, 48, (0.4, 1.0)), (4, 24, (0.05, 0.4))))
 """Several crops that share decodes. They are compared with others, but no part of the hash: each
@@ -113,8 +113,8 @@ def compute_self_test(decoder: Decoder = "own") -> str:
                 "under [serve] and report it with the CPU's model"
             )
     _check_crops(packed, decoder)
-    augmented = _make_batches(packed, AUGMENTATIONS, decoder, VERSIONS[-1])
-    return _hash(itertools.chain(_batch_orders(), augmented), expected)
+    finished = _make_batches(packed, FINISHES, decoder, VERSIONS[-1])
+    return _hash(itertools.chain(_batch_orders(), finished), expected)
 
 
 def _hash(arrays: Iterable[NDArray[Any]], before: str = "") -> str:

@@ -31,8 +31,8 @@ from feeder.plan.augment import plan_augmentations
 from feeder.plan.crop import plan_crops
 from feeder.plan.operations import Operation
 from feeder.sample.self_test import (
-    AUGMENTATIONS,
     DECODES,
+    FINISHES,
     IMAGE_FOLDER,
     IMAGES,
     KEYS,
@@ -191,7 +191,7 @@ def test_recipes_cover_every_scale_of_decoding_and_every_operation() -> None:
     assert set(records["subsampling"].tolist()) == {0, 1, 2, 3, 4, 5}
     scales: Counter[int] = Counter()
     operations: Counter[str] = Counter()
-    for recipe in (*DECODES, *AUGMENTATIONS):
+    for recipe in (*DECODES, *FINISHES):
         for seed, epoch in KEYS:
             key = {"seed": seed, "epoch": epoch, "sample_ids": ids}
             crops = plan_crops(
@@ -207,7 +207,7 @@ def test_recipes_cover_every_scale_of_decoding_and_every_operation() -> None:
     assert set(scales) == {1, 2, 4, 8}
     assert set(operations) == {*get_args(Operation), "erasing"} - {"identity"}
     assert operations["erasing"]
-    assert {recipe.interpolation for recipe in DECODES} == {
+    assert {recipe.interpolation for recipe in (*DECODES, *FINISHES)} == {
         *("bilinear", "bicubic", "box", "bilinear-no-antialias")
     }
 

@@ -150,7 +150,7 @@ def dashboard_queries() -> list[str]:
 @pytest.mark.usefixtures("training")
 def test_prometheus_answers_every_query_of_the_dashboard(prometheus: str) -> None:
     wait_until(lambda: number(prometheus, "up") == 1, "the daemon is scraped")
-    may_be_empty = re.compile(r"cache_|== 0|> 0$")  # no cache here, and no trouble
+    may_be_empty = re.compile(r"cache_|store_|fetch|== 0|> 0$")  # no cache here, store or trouble
     wait_until(
         lambda: all(
             query(prometheus, q) for q in dashboard_queries() if not may_be_empty.search(q)
