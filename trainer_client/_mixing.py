@@ -55,6 +55,8 @@ class Mixing:
         ones are float32 (N, classes) and add up to 1. Both results are new tensors. ``index`` is
         the batch's in its epoch, over all ranks.
         """
+        if not isinstance(images, torch.Tensor):
+            raise ConfigError("Mixing takes the images of one crop, not those of all crops")
         height, width = images.shape[2:]
         share, box = self.draw(epoch=epoch, index=index, height=height, width=width)
         mixed = mix_images(images, share) if box is None else paste_box(images, box)

@@ -1,11 +1,13 @@
 """What ``feeder select`` chooses by: its options, read from the files that they name."""
 
 import csv
+import io
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal, InvalidOperation
 from pathlib import Path
-from typing import Any, Final
+from tokenize import TokenError
+from typing import Any, Final, TextIO
 
 import numpy as np
 import xxhash
@@ -102,6 +104,12 @@ def read_list(option: str, text: str, datasets: int) -> SampleList:
     return SampleList(where=where, ids=split_ids(where, read_array(where, text), datasets))
 
 
+def open_text_file(path: str) -> TextIO:
+    """Open a regular file in UTF-8, also with other bytes, as ``csv`` reads it; OSError."""
+    file = open_regular_file(path)
+    return io.TextIOWrapper(file, encoding="utf-8", errors="surrogateescape", newline="")
+
+
 def read_array(where: str, path: str) -> NDArray[Any]:
     """Return the array that numpy.save wrote to a file; ConfigError."""
     try:
@@ -109,7 +117,8 @@ def read_array(where: str, path: str) -> NDArray[Any]:
             return np.lib.format.read_array(file, allow_pickle=False)
     except OSError as error:
         raise ConfigError(f"{where}: it cannot be read: {error.strerror}") from None
-    except (ValueError, EOFError, OverflowError):
+    # A damaged header is parsed as Python, or says that there is more than any memory.
+    except (ValueError, EOFError, OverflowError, SyntaxError, TokenError, MemoryError):
         raise ConfigError(f"{where}: it is not an array of numpy (np.save)") from None
 
 
@@ -117,7 +126,7 @@ def split_ids(
     where: str, table: "NDArray[np.int64]", datasets: int
 ) -> dict[int, NDArray[np.int64]]:
     """Return the ids by the position of their DST, of an array as ``read_list`` describes it."""
-    if table.dtype.kind not in "iu" or not len(table):
+    if table.dtype.kind not in "iu" or not table.size:
         raise ConfigError(f"{where}: it must be an array of whole numbers, one at least")
     if table.ndim == 1 and datasets == 1:
         table = np.stack([np.zeros(len(table), np.int64), table.astype(np.int64)], axis=1)
@@ -154,13 +163,18 @@ def read_relabelling(text: str) -> dict[bytes, str]:
     """Return the class by name of the lines "name,class" of a CSV file; ConfigError."""
     where, classes = f"--relabel {text}", dict[bytes, str]()
     try:
-        with open(text, encoding="utf-8", errors="surrogateescape", newline="") as file:
+        with open_text_file(text) as file:
             for number, row in enumerate(csv.reader(file, strict=True), 1):
                 if not row or (number == 1 and row == _RELABEL_HEAD):
                     continue
                 if len(row) != 2 or not all(row):
                     shown = printable(",".join(row)[:80])
                     raise ConfigError(f"{where}: line {number} is {shown!r}, not name,class")
+                if row[1] != row[1].strip():
+                    raise ConfigError(
+                        f"{where}: line {number}: class {row[1]!r} has white space at an end: "
+                        "leave it out"
+                    )
                 name = encode_name(row[0])
                 if classes.setdefault(name, row[1]) != row[1]:
                     raise ConfigError(
@@ -178,6 +192,7 @@ def read_relabelling(text: str) -> dict[bytes, str]:
 def _read_lines(option: str, path: str) -> list[bytes]:
     try:
         with open_regular_file(Path(path)) as file:
-            return [line for line in file.read().splitlines() if line]
+            lines = [line.removesuffix(b"\r") for line in file.read().split(b"\n")]
+            return [line for line in lines if line]
     except OSError as error:
         raise ConfigError(f"{option} {path}: it cannot be read: {error.strerror}") from None

@@ -1,7 +1,7 @@
 """What differs between two datasets or selections, by the names and the content of their samples.
 
     each side ─► a row a sample: hash of its name, its content checksum, hash of its label
-              ─► sorted by name; names that come several times are told apart by content and order
+              ─► pairs of the same name: first what is equal, then the same content, then the rest
               ─► in one only: added, removed; in both: changed, relabelled
 
 Names are compared by 128 bits of a hash, labels by the names of their classes. Memory is 48 bytes a
@@ -23,13 +23,17 @@ _ROW: Final = np.dtype(
     [
         ("high", "<u8"),  # of the name's hash
         ("low", "<u8"),
-        ("again", "<u4"),  # how many samples of this name come before
         ("content", "<u8"),
         ("label", "<u8"),
         ("id", "<i8"),  # in its dataset or selection
     ]
 )
-_KEY: Final = ["high", "low", "again"]
+_PAIRED_BY: Final = (
+    ["high", "low", "content", "label"],
+    ["high", "low", "content"],
+    ["high", "low"],
+)
+"""What samples have in common that are paired, first and last: several may have one name."""
 
 Samples = Dataset | SelectedDataset
 
@@ -49,17 +53,18 @@ class Changes(NamedTuple):
 def find_changes(old: Samples, new: Samples) -> Changes:
     """Return how ``new`` differs from ``old``; errors are those of shards that cannot be read."""
     rows = [_read_rows(old), _read_rows(new)]
-    # Both sides together, sorted by name: those in both are neighbours.
     both = np.concatenate(rows)
-    order = np.lexsort([both[name] for name in reversed(_KEY)])
-    keys = both[_KEY][order]
-    is_pair = np.zeros(len(order), np.bool_)
-    is_pair[:-1] = keys[:-1] == keys[1:]
-    firsts = np.flatnonzero(is_pair)
-    before, after = order[firsts], order[firsts + 1]  # lexsort is stable: the old one comes first
-    is_single = np.ones(len(order), np.bool_)
-    is_single[before] = is_single[after] = False
-    singles = np.flatnonzero(is_single)
+    singles = np.arange(len(both))
+    befores, afters = [], []
+    for fields in _PAIRED_BY:
+        old_one, new_one = _pair(both, singles, len(rows[0]), fields)
+        befores.append(old_one)
+        afters.append(new_one)
+        is_single = np.zeros(len(both), np.bool_)
+        is_single[singles] = True
+        is_single[old_one] = is_single[new_one] = False
+        singles = np.flatnonzero(is_single)
+    before, after = np.concatenate(befores), np.concatenate(afters)
     is_changed = both["content"][before] != both["content"][after]
     is_relabelled = both["label"][before] != both["label"][after]
     return Changes(
@@ -87,14 +92,29 @@ def _read_rows(samples: Samples) -> NDArray[np.void]:
             if selection.own_labels is not None:
                 part["label"] = classes[selection.own_labels[places]]
             rows[places] = part
-    # Samples of one name are told apart by their place among them, by content.
-    order = np.lexsort([rows["content"], rows["low"], rows["high"]])
-    names = rows[["high", "low"]][order]
-    is_first = np.ones(len(order), np.bool_)
-    is_first[1:] = names[1:] != names[:-1]
-    starts = np.flatnonzero(is_first)
-    rows["again"][order] = np.arange(len(order)) - np.repeat(starts, np.diff([*starts, len(order)]))
     return rows
+
+
+def _pair(
+    rows: NDArray[np.void], among: NDArray[np.int64], new_from: int, fields: list[str]
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Pair rows, of ``among``, before ``new_from`` with rows after it that are equal in ``fields``:
+    of several in the order of ids. Returns the positions of both."""
+    order = among[np.lexsort([rows[name][among] for name in reversed(fields)])]
+    keys, is_new = rows[fields][order], order >= new_from
+    is_first = np.ones(len(order), np.bool_)
+    is_first[1:] = (keys[1:] != keys[:-1]) | (is_new[1:] != is_new[:-1])
+    # lexsort is stable: within a key the old ones come first, so a run of them meets the new ones.
+    starts = np.flatnonzero(is_first)
+    lengths = np.diff(starts, append=len(order))
+    meets = np.zeros(len(starts), np.bool_)
+    meets[:-1] = (keys[starts[1:]] == keys[starts[:-1]]) & is_new[starts[1:]]
+    runs = np.flatnonzero(meets)
+    counts = np.minimum(lengths[runs], lengths[runs + 1])
+    offsets = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
+    old_at = np.repeat(starts[runs], counts) + offsets
+    new_at = np.repeat(starts[runs + 1], counts) + offsets
+    return order[old_at], order[new_at]
 
 
 def _read_member(dataset: Dataset, ids: NDArray[np.int64] | None, out: NDArray[np.void]) -> None:

@@ -9,6 +9,7 @@ a sample and the index of a shard.
 """
 
 import dataclasses
+import math
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -77,7 +78,10 @@ def select(
     if len({*texts}) < len(texts):
         raise ConfigError(f"{where}: a dataset comes twice, as text and as a path")
     given = [None if ids is None else _as_ids(text, ids) for text, ids in datasets.items()]
-    mix = [f"{os.fspath(text)}={share:.9f}" for text, share in (shares or {}).items()]
+    try:
+        mix = [f"{os.fspath(text)}={float(share):.9f}" for text, share in (shares or {}).items()]
+    except (TypeError, ValueError):
+        raise ConfigError(f"{where}: shares must be numbers, got {shares!r}") from None
     if weights is not None and balance is not None:
         raise ConfigError(f"{where}: weights and balance: give one of them, both say how often")
     if balance not in (None, *BALANCES):
@@ -102,7 +106,7 @@ def select(
                 end = part.layout.samples
                 if ids.min() < 0 or ids.max() >= end:
                     raise ConfigError(f"{where}: {text} has the ids 0 .. {end - 1} only")
-                values.append(np.zeros(end))
+                values.append(np.full(end, math.nan))  # of those that another dataset may choose
                 values[-1][ids] = own
             if by_text:
                 raise ConfigError(f"{where}: there are weights of {min(by_text)}, and no samples")
@@ -240,17 +244,27 @@ def _apply_ids(sources: Sources, criteria: Criteria) -> None:
         if samples.selection is None:
             _mark_ids(sources, samples, named)
         else:
-            _mark_selected(samples.selection, samples.where, named)
+            _mark_selected(sources, samples.selection, samples.where, named)
         for content, given in sources.inputs.items():
             given.mask &= named[content] if samples is criteria.listed else ~named[content]
 
 
 def _mark_selected(
-    selection: Selection, where: str, named: Mapping[str, NDArray[np.bool_]]
+    sources: Sources, selection: Selection, where: str, named: Mapping[str, NDArray[np.bool_]]
 ) -> None:
-    """Mark the samples of a selection, of those datasets that ``named`` has by content."""
-    if named.keys().isdisjoint(member.content for member in selection.members):
-        raise ConfigError(f"{where}: it is a selection of other datasets than these")
+    """Mark the samples of a selection, of those datasets that ``named`` has by content.
+
+    ConfigError where datasets are missing on either side: one may be another, packed again.
+    """
+    listed = {member.content: member.name for member in selection.members}
+    absent = [name for content, name in listed.items() if content not in named]
+    others = [str(i.location) for content, i in sources.inputs.items() if content not in listed]
+    if absent and others:
+        raise ConfigError(
+            f"{where}: it is of {printable(absent[0])}, which is not here, and has nothing of "
+            f"{printable(others[0])}: if that is the same dataset, packed again, list names "
+            "instead (feeder names DST ID…); else list a selection of what is here"
+        )
     for number, member in enumerate(selection.members):
         if member.content in named:
             named[member.content][selection.rows_of(number)[1]] = True

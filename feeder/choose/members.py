@@ -63,11 +63,15 @@ def check_member(selection: Selection, member: Member, content: str, where: str)
 
 
 def list_places(selection: Selection, member: Member) -> list[Path]:
-    """Return the folders that may have a member: its old one, then that beside the file."""
-    beside = Path(selection.where).parent
+    """Return the folders that may have a member: its old one, then that beside the file.
+
+    Where the file is a symbolic link, they are beside what it leads to, or beside the link.
+    """
+    file = Path(selection.where)
+    homes = [*dict.fromkeys([file.resolve().parent, file.parent.resolve()])]
     hint, name = member.hint, path_from_text(member.name)
-    old = [] if is_remote(hint) else [beside / path_from_text(hint)]
-    return [*dict.fromkeys([*old, beside / name])]
+    old = [] if is_remote(hint) else [home / path_from_text(hint) for home in homes]
+    return [*dict.fromkeys([*old, *(home / name for home in homes)])]
 
 
 @contextlib.contextmanager

@@ -166,6 +166,11 @@ class Narrowing:
             for shard in range(given.dataset.layout.shards):
                 index = given.dataset.open_shard(shard).prove_index()
                 names = _names_at(index, np.arange(len(index.records)))
+                if first in names:
+                    return ConfigError(
+                        f"{where}: {printable(decode_name(first))} is in {given.dataset.where}, "
+                        "but not in the selections of it that are given"
+                    )
                 pairs = [(_alike(first, name), name) for name in names]
                 scored = heapq.nlargest(_CANDIDATES_MAX, [*scored, *pairs])
         known = [decode_name(name) for _, name in scored]

@@ -1,5 +1,6 @@
 """How often an epoch draws the chosen samples: weights and shares of what was chosen."""
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -62,15 +63,27 @@ def weigh(
             ),
         )
 
-    columns = [to_integers(file.where, weigh_by(file)) for file in weighting.columns.values()]
     components: list[NDArray[np.int64]] | None = None
     shares = [1]
     if weighting.mix is not None:
         shares = find_shares(weighting.mix, list(sources.parts))
         components = _find_components(sources, ids)
+
+    def as_integers(where: str, weights: NDArray[np.float64]) -> NDArray[np.uint32]:
+        """Those of a DST are relative to each other alone."""
+        if components is None:
+            return to_integers(where, weights)
+        places, integers = np.concatenate(components), np.zeros(len(weights), np.uint32)
+        for place in np.unique(places):
+            mine = places == place
+            if weights[mine].any():
+                integers[mine] = to_integers(where, weights[mine])
+        return integers
+
+    columns = [as_integers(file.where, weigh_by(file)) for file in weighting.columns.values()]
     if weighting.balance is not None:
         where, labels = f"--balance {weighting.balance}", find_labels("--balance")
-        columns = [to_integers(where, balance_classes(labels, weighting.balance))]
+        columns = [as_integers(where, balance_classes(labels, weighting.balance))]
     if not columns:
         columns = [np.ones(int(ends[-1]), np.uint32)]
     if components is not None:
@@ -103,16 +116,30 @@ def _sort_values(
     if len(values) == len(classes) and not file.is_by_sample:
         by_name = dict(zip(classes, values.tolist(), strict=True))
         return WeightFile(where=file.where, classes=by_name), None
-    sorted_values = {content: np.zeros(len(i.mask)) for content, i in sources.inputs.items()}
+    sorted_values = {
+        content: np.full(len(i.mask), math.nan) for content, i in sources.inputs.items()
+    }
+
+    def put(text: str, content: str, ids: NDArray[np.int64], own: NDArray[np.float64]) -> None:
+        former = sorted_values[content][ids]
+        differ = np.flatnonzero(~np.isnan(former) & ~np.isnan(own) & (former != own))
+        if len(differ):
+            raise ConfigError(
+                f"{file.where}: sample {ids[differ[0]]} of {sources.inputs[content].location}, "
+                f"which another DST has, too, has another weight in {text}: {own[differ[0]]}, not "
+                f"{former[differ[0]]}"
+            )
+        sorted_values[content][ids] = np.where(np.isnan(own), former, own)
+
     first = 0
-    for part in sources.parts.values():
+    for text, part in sources.parts.items():
         own = values[first : first + part.layout.samples]
         if isinstance(part, Dataset):
-            sorted_values[part.content][:] = own
+            put(text, part.content, np.arange(len(own)), own)
         else:
             for number, member in enumerate(part.members):
                 rows, ids = part.rows_of(number)
-                sorted_values[member.content][ids] = own[rows]
+                put(text, member.content, ids, own[rows])
         first += part.layout.samples
     return file, sorted_values
 

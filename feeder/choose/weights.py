@@ -17,7 +17,7 @@ from typing import Final, Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from feeder.choose.criteria import read_array
+from feeder.choose.criteria import open_text_file, read_array
 from feeder.errors import ConfigError
 from feeder.plan.draws import DRAWS_MAX, WEIGHT_MAX
 from feeder.plan.epoch import MAX_EPOCH
@@ -203,7 +203,7 @@ def _read_file(where: str, path: str) -> WeightFile:
         return WeightFile(where=where, values=_read_array(where, path))
     rows = dict[str, float]()
     try:
-        with open(path, encoding="utf-8", errors="surrogateescape", newline="") as file:
+        with open_text_file(path) as file:
             lines = csv.reader(file, strict=True)
             head = next(lines, [])
             if len(head) != 2 or head[0] not in _KINDS or head[1] != "weight":

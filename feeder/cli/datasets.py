@@ -1,6 +1,7 @@
 """The commands for a packed dataset: verify, unpack, repack, names and survey."""
 
 import argparse
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +17,7 @@ from feeder.cli.options import (
 )
 from feeder.dataset.files import Location, local_folder, parse_location
 from feeder.errors import ConfigError, DatasetError
-from feeder.process.path_text import printable
+from feeder.process.path_text import encode_name, printable
 from feeder.survey.numbers import plural
 
 if TYPE_CHECKING:
@@ -193,8 +194,18 @@ def run_repack(arguments: argparse.Namespace) -> int:
 def run_names(arguments: argparse.Namespace) -> int:
     is_endpoint = "://" in arguments.dataset and isinstance(parse_location(arguments.dataset), Path)
     for name in (_request_names if is_endpoint else _read_names)(arguments):
-        print(printable(name))
+        print_name(name)
     return 0
+
+
+def print_name(name: str, *, before: str = "") -> None:
+    """Print the name of a sample on a line: in a file or a pipe with its own bytes, as --list reads
+    it, on a terminal without what would upset that."""
+    if sys.stdout.isatty() or "\n" in name:
+        print(f"{before}{printable(name)}")
+    else:
+        sys.stdout.flush()
+        sys.stdout.buffer.write(encode_name(f"{before}{name}\n"))
 
 
 def _read_names(arguments: argparse.Namespace) -> list[str]:

@@ -291,10 +291,12 @@ def _repeat(captions: list[str], times: int) -> list[str]:
 
 def _parse_size(text: str) -> object:
     """An image size, or sizes by epoch as JSON, which the recipe checks."""
+    from feeder.plan.recipe import parse_field
+
     try:
-        value: object = json.loads(text)
-    except (ValueError, RecursionError):
-        value = None
+        _, value = parse_field(f"image_size={text}")
+    except ConfigError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
     if type(value) is not int and not isinstance(value, dict):
         raise argparse.ArgumentTypeError(f"{text!r} is neither pixels nor JSON of sizes by epoch")
     return value

@@ -4,8 +4,10 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from feeder.cli.datasets import print_name
 from feeder.cli.options import option, perform
 from feeder.dataset.files import parse_location
+from feeder.errors import ConfigError
 from feeder.process.path_text import printable
 from feeder.survey.numbers import plural
 
@@ -43,7 +45,7 @@ def add_parsers(subparsers: "argparse._SubParsersAction[Any]") -> None:
         "larger share has all of a smaller one"
     )
     option(select, "--fraction F", fraction)
-    option(select, "--fraction-seed N", "another share (default 0)", type=int, default=0)
+    option(select, "--fraction-seed N", "another share (default 0)", type=int)
     option(
         select,
         "--relabel CSV",
@@ -119,8 +121,13 @@ def _read_criteria(arguments: argparse.Namespace) -> "Criteria":
     )
     from feeder.choose.where import parse_where
 
-    given, count = arguments, len(dict.fromkeys(arguments.datasets))
+    given, count = arguments, len({*arguments.datasets})
     relabel, classes, excluded = given.relabel, given.classes, given.exclude_classes
+    if count < len(given.datasets):
+        twice = next(text for text in given.datasets if given.datasets.count(text) > 1)
+        raise ConfigError(f"DST {twice} comes twice: give each once")
+    if given.fraction_seed is not None and given.fraction is None:
+        raise ConfigError("--fraction-seed goes with --fraction")
     return Criteria(
         classes=None if classes is None else read_class_names("--classes", classes),
         exclude_classes=() if excluded is None else read_class_names("--exclude-classes", excluded),
@@ -130,7 +137,7 @@ def _read_criteria(arguments: argparse.Namespace) -> "Criteria":
         else read_list("--exclude-list", given.excluded, count),
         fraction=None
         if given.fraction is None
-        else read_fraction(given.fraction, given.fraction_seed),
+        else read_fraction(given.fraction, given.fraction_seed or 0),
         where=parse_where(given.where) if given.where is not None else None,
         relabel={} if relabel is None else read_relabelling(relabel),
         relabel_where="" if relabel is None else f"--relabel {relabel}",
@@ -152,7 +159,7 @@ def run_diff(arguments: argparse.Namespace) -> int:
             if not arguments.list and len(ids):
                 print(f"{name}: {plural(len(ids), 'sample')}")
             for sample_id in shown.tolist():
-                print(f"{sign} {printable(samples.read_name(sample_id))}")
+                print_name(samples.read_name(sample_id), before=f"{sign} ")
             if len(shown) < len(ids):
                 print(f"{sign} … and {len(ids) - len(shown):,} more: --list prints all")
         if not arguments.list:

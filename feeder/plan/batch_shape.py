@@ -128,6 +128,12 @@ def _fields_of(name: str, value: object, kind: Any, example: str) -> dict[str, A
     return dict(value)
 
 
+CROPS_BY_EPOCH: Final = (
+    "recipe: image_size and scale by epoch do not go with crops, whose groups have their own: "
+    "leave out one of the two"
+)
+
+
 def unfold_schedules(fields: Mapping[str, Any]) -> dict[str, Any]:
     """Return a recipe's fields with those given by epoch as values of epoch 0 and ``phases``."""
     schedules = {
@@ -137,6 +143,8 @@ def unfold_schedules(fields: Mapping[str, Any]) -> dict[str, Any]:
     }
     if not schedules:
         return dict(fields)
+    if fields.get("crops") and not schedules.keys().isdisjoint(("image_size", "scale")):
+        raise ConfigError(CROPS_BY_EPOCH)
     if fields.get("phases"):
         raise ConfigError(
             f"recipe: give either phases or {' and '.join(schedules)} by epoch, not both"

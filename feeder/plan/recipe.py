@@ -16,6 +16,7 @@ from msgspec.structs import force_setattr
 
 from feeder.errors import ConfigError
 from feeder.plan.batch_shape import (
+    CROPS_BY_EPOCH,
     IMAGE_SIZES,
     MAGNITUDES,
     MIN_IMAGE_SIZE,
@@ -331,10 +332,7 @@ class Recipe(
         if self.crops and (
             len({*sizes}) > 1 or any(phase.scale != self.scale for phase in self.phases)
         ):
-            raise ConfigError(
-                "recipe: image_size and scale by epoch do not go with crops, whose groups have "
-                "their own: leave out one of the two"
-            )
+            raise ConfigError(CROPS_BY_EPOCH)
 
     # --- The shape of a batch -----------------------------------------------------------------
 
@@ -453,9 +451,16 @@ def parse_field(text: str) -> tuple[str, object]:
     if not equals:
         raise ConfigError(f"recipe: {text!r} is not NAME=VALUE, as in brightness=0.4")
     try:
-        return name.strip(), json.loads(value)
+        return name.strip(), json.loads(value, object_pairs_hook=_without_repeats)
     except (ValueError, RecursionError):  # not JSON, or a number or nesting past Python's limits
         return name.strip(), value.strip()
+
+
+def _without_repeats(pairs: list[tuple[str, object]]) -> dict[str, object]:
+    fields = dict(pairs)
+    if len(fields) < len(pairs):
+        raise ConfigError(f"recipe: {json.dumps(fields)} has a key twice: leave one out")
+    return fields
 
 
 def _hint_at(name: str) -> str:

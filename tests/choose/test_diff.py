@@ -63,6 +63,17 @@ def test_each_name_is_added_removed_changed_relabelled_or_the_same(
     assert changes.same + len({*changes.changed.tolist()} | {*changes.relabelled.tolist()}) == pairs
 
 
+def test_of_several_samples_of_a_name_those_that_are_equal_are_the_same(tmp_path: Path) -> None:
+    both = write(tmp_path / "both", {"a": [(0, 0), (1, 0), (2, 0)], "b": [(3, 0), (4, 1), (4, 0)]})
+    some = write(tmp_path / "some", {"a": [(2, 0), (1, 0)], "b": [(4, 0), (5, 0)]})
+    with open_samples(both) as old, open_samples(some) as new:
+        changes = find_changes(old, new)
+        assert (changes.same, len(changes.removed), len(changes.changed)) == (3, 2, 1)
+        assert [len(changes.added), len(changes.relabelled)] in ([0, 0], [0, 1])
+        back = find_changes(new, old)
+    assert (back.same, len(back.added), len(back.changed)) == (3, 2, 1)
+
+
 OLD: Table = {"a": [(0, 0)], "b": [(1, 1)], "c": [(2, 0)], "d": [(0, 1)]}
 NEW: Table = {"d": [(0, 0)], "b": [(1, 1)], "c": [(1, 0)], "e": [(2, 1)], "f": [(2, 1)]}
 

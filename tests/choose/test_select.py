@@ -1,5 +1,9 @@
 """``feeder select``: the samples that its options choose, and what it refuses."""
 
+import os
+import shutil
+import subprocess
+import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,11 +22,7 @@ from feeder.dataset.selection import Selection
 from feeder.errors import ConfigError, DatasetError
 from tests.choose.animals import BIRDS, CATS, refused, select
 from tests.support.sources import call_feeder
-from tests.support.synthetic_sets import (
-    MULTI,
-    NONE,
-    write_labelled,
-)
+from tests.support.synthetic_sets import MULTI, NONE, Sample, write_labelled, write_set
 
 
 @contextmanager
@@ -117,7 +117,46 @@ def test_a_selection_is_a_list_so_that_splits_are_disjoint(home: Path) -> None:
     assert {**train, **read_all(val)} == ALL
     assert train.keys().isdisjoint(read_all(val))
     assert read_all(select(home, "cats", "birds", "--list", str(val))) == read_all(val)
-    assert "it is a selection of other datasets" in refused(home, "birds", "--list", str(val))
+    assert "it is of cats, which is not here" in refused(home, "birds", "--list", str(val))
+
+
+def test_a_selection_does_not_list_a_dataset_that_was_packed_again(
+    home: Path, tmp_path: Path
+) -> None:
+    """Its samples would silently be in training and in validation."""
+    val = select(home, "cats", "birds", "--fraction", "0.3", name="val")
+    shutil.copytree(home / "cats", tmp_path / "again")
+    write_set(tmp_path / "fewer", [Sample(name="bird01.jpg")], classes=BIRDS)
+    text = refused(home, "cats", str(tmp_path / "fewer"), "--exclude-list", str(val))
+    assert "it is of birds, which is not here, and has nothing of " in text
+    assert "list names instead" in text
+    part = select(home, str(tmp_path / "again"), "--exclude-list", str(val))
+    assert read_all(part).keys().isdisjoint(read_all(val)), "a part of what it lists"
+
+
+def test_a_selection_finds_its_datasets_through_symbolic_links(home: Path, tmp_path: Path) -> None:
+    out = select(home, "cats", name="linked")
+    (tmp_path / "links").mkdir()
+    link = tmp_path / "links" / "current.sel"
+    link.symlink_to(out)
+    assert read_all(link) == read_all(out)
+    (tmp_path / "linked").symlink_to(home, target_is_directory=True)
+    assert read_all(tmp_path / "linked" / out.name) == read_all(out)
+
+
+def test_names_in_a_pipe_are_listed_as_they_are(tmp_path: Path) -> None:
+    """Also those that a terminal would not show: spaces of another kind, bytes that are no text."""
+    names = ["a/10.00\u202fPM.jpg", os.fsdecode(b"caf\xe9.jpg"), "end\r", "plain.jpg"]
+    write_set(tmp_path / "d", [Sample(name=name) for name in names], classes=CATS)
+    printed = subprocess.run(
+        [sys.executable, "-m", "feeder", "names", str(tmp_path / "d"), "0", "1", "2", "3"],
+        stdout=subprocess.PIPE,
+        check=True,
+    )
+    assert sorted(printed.stdout.split(b"\n")[:-1]) == sorted(map(os.fsencode, names))
+    (tmp_path / "some").write_bytes(b"".join(os.fsencode(n) + b"\n" for n in (names[0], names[1])))
+    kept = read_all(select(tmp_path, "d", "--exclude-list", str(tmp_path / "some")))
+    assert {*kept} == {*names[2:]}
 
 
 def test_relabelling_comes_before_the_choice_by_class(home: Path, tmp_path: Path) -> None:
@@ -253,6 +292,8 @@ def test_ids_that_are_none_are_one_line(
         (["cats", "--list", "/no/file.npy"], "--list /no/file.npy: it cannot be read"),
         (["cats", "--relabel", "/no/file"], "--relabel /no/file: it cannot be read"),
         (["/no/folder"], "no dataset at /no/folder"),
+        (["cats", "birds", "cats"], "/cats comes twice: give each once"),
+        (["cats", "--fraction-seed", "7"], "--fraction-seed goes with --fraction"),
     ],
 )
 def test_bad_options_are_one_line(home: Path, arguments: list[str], text: str) -> None:
@@ -270,6 +311,7 @@ def test_bad_options_are_one_line(home: Path, arguments: list[str], text: str) -
         ("--relabel", "cat00.jpg,dog\ncat00.jpg,fox\n", "line 2 gives cat00.jpg a second class"),
         ("--relabel", "name,class\ncat00.jpg\n", "line 2 is 'cat00.jpg', not name,class"),
         ("--relabel", "name,class\n", "it has no lines name,class"),
+        ("--relabel", "cat00.jpg, dog\n", "class ' dog' has white space at an end"),
         ("--relabel", '"cat00.jpg,dog', "it is not CSV"),
     ],
 )
@@ -289,6 +331,7 @@ def test_bad_lists_are_one_line(
         (np.array([[2, 1]]), ["cats", "birds"], "there is no DST 2, they are 0 .. 1"),
         (np.array([[1, 11]]), ["cats", "birds"], "has no sample 11, it has 0 .. 10"),
         (np.array([object()]), ["cats"], "it is not an array of numpy"),
+        (np.array(3), ["cats"], "ids are an array (n, 2)"),
     ],
 )
 def test_bad_arrays_of_ids_are_one_line(
@@ -296,6 +339,33 @@ def test_bad_arrays_of_ids_are_one_line(
 ) -> None:
     np.save(tmp_path / "ids.npy", table, allow_pickle=True)
     assert text in refused(home, *datasets, "--list", str(tmp_path / "ids.npy"))
+
+
+@pytest.mark.parametrize("damage", ["cut", "more rows than memory has"])
+def test_damaged_arrays_are_one_line(home: Path, tmp_path: Path, damage: str) -> None:
+    np.save(tmp_path / "ids.npy", np.arange(3))
+    data = (tmp_path / "ids.npy").read_bytes()
+    if damage == "cut":  # the header's dictionary does not end
+        data = data.replace(b"(3,), }", b"(3,    ")
+    else:
+        data = data.replace(b"(3,), }" + b" " * 14, b"(50000000000000,), }" + b" ")
+    (tmp_path / "ids.npy").write_bytes(data)
+    text = refused(home, "cats", "--list", str(tmp_path / "ids.npy"))
+    assert "it is not an array of numpy" in text
+
+
+@pytest.mark.parametrize("option", ["--list", "--relabel", "--weights"])
+def test_pipes_are_one_line(home: Path, tmp_path: Path, option: str) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    assert "named pipe" in refused(home, "cats", option, str(tmp_path / "pipe"))
+
+
+def test_a_listed_name_that_is_only_in_the_dataset_is_said_so(home: Path, tmp_path: Path) -> None:
+    part = select(home, "cats", "--classes", "dog", name="dogs")
+    (tmp_path / "names").write_text("cat00.jpg\n")
+    text = refused(home, str(part), "--exclude-list", str(tmp_path / "names"))
+    assert "cat00.jpg is in " in text
+    assert "but not in the selections of it that are given" in text
 
 
 def test_datasets_of_different_kinds_of_labels_are_one_line(home: Path, tmp_path: Path) -> None:

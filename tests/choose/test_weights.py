@@ -239,6 +239,16 @@ def test_a_mix_has_the_shares_of_the_dsts(home: Path, mix: list[str], parts: lis
         ]
 
 
+def test_weights_in_a_mix_are_relative_within_a_dst(home: Path, tmp_path: Path) -> None:
+    """Those of one DST are not rounded away because another one's are larger by far."""
+    birds = [n * 1e-9 for n in range(1, 12)]
+    weights = write_array(tmp_path / "w.npy", [1e9] * 23 + birds)
+    mix = ("--mix", "cats=1", "--mix", "birds=1", "--epoch-samples", "9")
+    found = read_weights(select(home, "cats", "birds", *mix, "--weights", weights))
+    ratios = [found[f"bird{n - 1:02}.jpg"] / found["bird00.jpg"] for n in range(1, 12)]
+    assert ratios == pytest.approx(range(1, 12), rel=1e-6)
+
+
 def test_a_mix_names_dsts_by_their_text_too(home: Path) -> None:
     cats, birds = str(home / "cats"), str(home / "birds")
     words = ("--mix", f"{birds}=3", "--mix", f"{cats}=1", "--epoch-samples", "8")
@@ -291,6 +301,26 @@ def test_a_column_of_as_many_samples_as_classes_is_by_sample_from_python(
         "w", {home / "cats": [0, 3, 6]}, tmp_path / "w.sel", weights={home / "cats": [1, 2, 3]}
     )
     assert read_weights(tmp_path / "w.sel") == {"cat00.jpg": 1, "cat03.jpg": 2, "cat06.jpg": 3}
+
+
+def test_weights_from_python_of_samples_that_several_datasets_have(
+    home: Path, tmp_path: Path
+) -> None:
+    """Each weight counts, in any order; two of one sample must be the same."""
+    some, cats = select(home, "cats", "--classes", "cat", name="some"), home / "cats"
+    parts: list[tuple[Path, list[int], list[int]]] = [
+        (cats, [0, 1, 2], [5, 6, 7]),
+        (some, [1], [9]),
+    ]
+    for order in (parts, parts[::-1]):
+        chosen, weights = {p: ids for p, ids, _ in order}, {p: own for p, _, own in order}
+        feeder.select("w", chosen, tmp_path / "w.sel", weights=weights)
+        expected = {"cat00.jpg": 5, "cat01.jpg": 6, "cat02.jpg": 7, "cat03.jpg": 9}
+        assert read_weights(tmp_path / "w.sel") == expected
+    with pytest.raises(ConfigError, match=r"sample 0 of .*cats, .* has another weight in .*some"):
+        feeder.select(
+            "w", {cats: [0], some: [0]}, tmp_path / "x.sel", weights={cats: [1], some: [2]}
+        )
 
 
 def test_balance_and_shares_from_python_are_those_of_the_command(
@@ -507,7 +537,6 @@ def test_it_says_how_many_draws_there_are(home: Path) -> None:
     assert Selection.open(home / "x.sel").header.options == {
         "balance": "classes",
         "epoch_samples": "1234",
-        "fraction_seed": "0",
     }
 
 

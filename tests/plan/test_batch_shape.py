@@ -160,7 +160,8 @@ def test_groups_take_what_they_leave_out_from_the_recipe() -> None:
         ({"crops": CROPS, "image_size": 160}, "image_size 160 is that of no group of crops: leave"),
         ({"crops": CROPS, "scale": [0.2, 0.3], "ratio": [1, 1]}, "scale (0.2, 0.3) is that of no"),
         ({"crops": CROPS, "crop": "centre"}, "crops need crop random-resized, got centre"),
-        ({"crops": CROPS, "image_size": {"0": 64, "3": 96}}, "image_size 64 is that of no group"),
+        ({"crops": CROPS, "image_size": {"0": 64, "3": 96}}, "by epoch do not go with crops"),
+        ({"crops": CROPS, "image_size": {"0": 224}}, "by epoch do not go with crops"),
         ({"crops": CROPS, "image_size": {"0": 224, "3": 96}}, "by epoch do not go with crops"),
     ],
 )
