@@ -5,7 +5,7 @@ its records say, is what its member says, but for its id and its label.
 """
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Final, Self
+from typing import Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,10 +13,8 @@ from numpy.typing import NDArray
 from feeder.dataset.format import RECORD
 from feeder.dataset.opened import Dataset
 from feeder.dataset.selection import Selection
+from feeder.plan.draws import DENSE
 from feeder.plan.labels import LabelRows
-
-_READ_AHEAD_SHARE: Final = 0.5
-"""Where less of a range is chosen, reading all of it ahead is more work than it saves."""
 
 
 class SelectedDataset:
@@ -76,7 +74,7 @@ class SelectedDataset:
         for first, end in ranges:
             for group in self.selection.locate(np.arange(first, end)):
                 begin, stop = int(group.sample_ids[0]), int(group.sample_ids[-1]) + 1
-                if len(group.rows) >= _READ_AHEAD_SHARE * (stop - begin):
+                if len(group.rows) >= DENSE * (stop - begin):
                     self.member(group.member).advise([(begin, stop)], needed=needed)
 
     def close(self) -> None:

@@ -19,6 +19,7 @@ Invariant: integers only, so all is the same on every machine; n · w and n · n
 """
 
 import functools
+import itertools
 from collections.abc import Sequence
 from typing import Final, NamedTuple, Self
 
@@ -40,6 +41,9 @@ WEIGHT_MAX: Final = 2**32 - 1
 DRAW_SHIFT: Final = 48
 """A row of a batch is a word: sample id + (draw << DRAW_SHIFT), draw being how many draws of the
 sample came before in this epoch. The plain order has draw 0."""
+
+DENSE: Final = 0.5
+"""Where a smaller share of a range is needed, reading it all ahead is more work than it saves."""
 
 _DRAWS_TOLD_APART: Final = 2**15  # a word has no more bits; later draws repeat the first ones'
 _ID_MASK: Final = 2**DRAW_SHIFT - 1
@@ -156,6 +160,9 @@ class _Stream:
         self._begins = begins  # where each block begins, from the lane's border
         self.progress: NDArray[np.float64] = begins / (stop + 1 - self._border)
         """Where each block begins, as a part of the lane."""
+        drawn = np.diff(begins, append=stop - self._border) * (draws / line.total)
+        self.is_dense: NDArray[np.bool_] = drawn >= DENSE * (self._ends - self._firsts)
+        """Whether there are about as many draws of each block as it has samples."""
 
     def words(self, places: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the words of the draws at ``places`` (n,), from the lane's first one."""
@@ -299,6 +306,13 @@ class DrawnLane:
         are read."""
         ranges = np.concatenate([part.stream.ranges for _, part in self._there])
         return [(at, end) for at, end in ranges[self._order[first:stop]].tolist()]
+
+    def dense_ranges(self, first: int, stop: int) -> list[tuple[int, int]]:
+        """Return the same without blocks of which so few samples are drawn that it is less work to
+        read these alone."""
+        is_dense = np.concatenate([part.stream.is_dense for _, part in self._there])
+        kept = is_dense[self._order[first:stop]].tolist()
+        return list(itertools.compress(self.piece_ranges(first, stop), kept))
 
     def extents(self) -> list[tuple[int, int]]:
         """Return first sample id and end of what the lane is drawn from."""

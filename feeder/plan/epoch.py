@@ -234,8 +234,8 @@ class EpochPlan:
         needs and the lane has not needed so far; from its first batch on, that one's too.
 
         Whoever makes a batch may have them read meanwhile. None where a lane is permuted as a
-        whole. A batch that is not of ``order_batch_size`` counts for those of the order that begin
-        in it.
+        whole, nor those of which only few samples are drawn. A batch that is not of
+        ``order_batch_size`` counts for those of the order that begin in it.
         """
         ranges = []
         for lane, turn in self.turns(index):
@@ -246,7 +246,8 @@ class EpochPlan:
                 ranges += self._unshuffled(lane, begin, end)
             elif not (order := self._lane_order(lane)).is_whole:
                 entered = order.count_entered(begin - 1) if begin else 0
-                ranges += order.piece_ranges(entered, order.count_entered(end - 1))
+                find = order.dense_ranges if isinstance(order, DrawnLane) else order.piece_ranges
+                ranges += find(entered, order.count_entered(end - 1))
         return ranges
 
     def pieces_behind(self, index: int) -> list[tuple[int, int]]:

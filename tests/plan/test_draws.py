@@ -204,8 +204,9 @@ def test_the_lane_of_a_batch_is_known_without_the_weights() -> None:
 
 @pytest.mark.parametrize("parts", [((0, 4000, 1),), ((0, 1000, 3), (1000, 4000, 1))])
 def test_a_lane_needs_only_what_is_announced_before_and_not_taken_back(
-    parts: tuple[tuple[int, int, int], ...],
+    parts: tuple[tuple[int, int, int], ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("feeder.plan.draws.DENSE", 0.0)  # those of few draws, too
     weights = np.random.default_rng(1).integers(0, 7, 4000)
     draws = weighted(*weights.tolist(), parts=tuple(Component(*part) for part in parts))
     plan = make_plan(draws, 6000, lanes=3, working_set=(1500, PIECE), last_batch=LastBatch.DROP)
@@ -227,6 +228,19 @@ def test_a_lane_needs_only_what_is_announced_before_and_not_taken_back(
     assert largest > 3
     held = sum(end - first for ranges in open_ranges.values() for first, end in ranges)
     assert held < 4000, "nothing was taken back"
+
+
+def test_pieces_of_which_few_samples_are_drawn_are_not_read_ahead() -> None:
+    """The second half of the samples is drawn in full, of the first one in ten."""
+    draws = weighted(*[1] * 2000, *[10] * 2000)
+    plan = make_plan(draws, 2200, lanes=1, working_set=(600, PIECE))
+    ahead = Counter(at for index in range(plan.batches) for at in plan.pieces_ahead(index))
+    assert {at for at, _ in ahead} == set(range(2000, 4000, PIECE))
+    assert set(ahead.values()) == {1}
+    for index in range(plan.batches):
+        lane_window = plan.lane_window(0, index)
+        held = {i for at, end in plan.window_ranges(0, *lane_window) for i in range(at, end)}
+        assert {*plan.samples(index).tolist()} <= held, "whatever is needed is fetched"
 
 
 def test_a_lane_that_is_drawn_whole_announces_samples_not_draws() -> None:
