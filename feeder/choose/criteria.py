@@ -132,8 +132,8 @@ def split_ids(
         table = np.stack([np.zeros(len(table), np.int64), table.astype(np.int64)], axis=1)
     if table.ndim != 2 or table.shape[1] != 2:
         raise ConfigError(
-            f"{where}: with {datasets} DSTs, ids are an array (n, 2): position of the DST in the "
-            "command, from 0, and id"
+            f"{where}: ids are an array (n, 2): position of the DST in the command, from 0, and "
+            "id; of one DST also (n,)"
         )
     places = table[:, 0]
     if places.min() < 0 or places.max() >= datasets:
